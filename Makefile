@@ -1,0 +1,56 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# oneDNN's newest bf16 kernels crash on some CPUs
+export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
+
+.PHONY: help setup demo test lint format bench docs clean
+
+help:           ## these lines
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+
+setup: .venv/dev        ## virtual environment with everything for development
+	@$(BIN)/pre-commit install >/dev/null 2>&1 || true
+
+demo: .venv/runtime     ## set up, train the demo models on the CPU, write runs/report.html
+	$(BIN)/looped demo
+
+test: .venv/dev lint    ## set up, then every check that CI runs
+	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
+
+lint: .venv/dev         ## style, types, layers, spelling, dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/codespell src tests docs benchmarks *.md
+	$(BIN)/deptry src
+
+format: .venv/dev       ## put the style right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/dev        ## speed and memory, as ratios within one run
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+docs: .venv/docs        ## the documentation site, in site/
+	$(BIN)/zensical build --clean
+
+clean:          ## remove the virtual environment and what was built
+	rm -rf .venv site dist .pytest_cache .ruff_cache .coverage*
+
+.venv/bin/pip:
+	$(PYTHON) -m venv .venv
+
+.venv/runtime: pyproject.toml constraints.txt | .venv/bin/pip
+	$(PIP) --editable .
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt | .venv/bin/pip
+	$(PIP) --editable '.[dev]'
+	@touch $@ .venv/runtime
+
+.venv/docs: pyproject.toml constraints.txt | .venv/bin/pip
+	$(PIP) --editable '.[docs]'
+	@touch $@

@@ -1,0 +1,43 @@
+"""The laboratory for transformers that learn by looping."""
+
+import os
+
+# oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+from looped.config import code_of
+from looped.evaluation.curves import evaluate
+from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.models.base import LoopedModel, ModelConfig
+from looped.models.decoder import DecoderConfig, LoopedDecoder
+from looped.models.loop import Budget, StateChange, settle, unroll
+from looped.prompt import Prompt
+from looped.tasks.regression import LinearRegression, SparseRegression
+from looped.tasks.task import Task
+from looped.training.run import Run, load
+from looped.training.trainer import train
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Budget",
+    "DecoderConfig",
+    "Experiment",
+    "LinearRegression",
+    "LoopedDecoder",
+    "LoopedModel",
+    "ModelConfig",
+    "OptimizerConfig",
+    "Prompt",
+    "Run",
+    "SparseRegression",
+    "StateChange",
+    "Task",
+    "TrainConfig",
+    "code_of",
+    "evaluate",
+    "load",
+    "settle",
+    "train",
+    "unroll",
+]

@@ -1,0 +1,5 @@
+"""`python -m looped` is the `looped` command."""
+
+from looped.cli import main
+
+main()

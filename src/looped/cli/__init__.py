@@ -1,0 +1,74 @@
+"""The `looped` command: one file a group of commands, errors as one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from looped import __version__
+from looped.cli.demo import demo
+from looped.cli.evaluate import evaluate
+from looped.cli.listing import list_all
+from looped.cli.report import report
+from looped.cli.train import import_file, train
+from looped.cli.verify import verify
+from looped.training.trainer import Diverged, Interrupted
+
+app = typer.Typer(
+    help="The laboratory for transformers that learn by looping.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+for name, command in {
+    "demo": demo,
+    "list": list_all,
+    "train": train,
+    "import": import_file,
+    "evaluate": evaluate,
+    "verify": verify,
+    "report": report,
+}.items():
+    app.command(name)(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"looped {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(version: bool = typer.Option(False, "--version", callback=_version, help="Print the version.")) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command: exit 0, 1 where it failed or was stopped, 2 for bad input, with one line that says what."""
+    try:
+        code = app(arguments, prog_name="looped", standalone_mode=False)
+    except (Diverged, Interrupted) as error:
+        _fail(str(error), 1)
+    except (ValueError, OSError) as error:
+        _fail(str(error), 2)
+    except KeyboardInterrupt:
+        _fail("stopped.", 1)
+    except Exception as error:
+        # typer's own usage errors; their class moved between versions, their method did not
+        if not hasattr(error, "format_message"):
+            raise
+        _fail(f"{error.format_message()} `looped --help` shows what there is.", 2)  # type: ignore[attr-defined]
+    else:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"looped: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,66 @@
+"""Options and displays that several commands share."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from looped.training.trainer import Progress as Report
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no messages.")]
+Out = Annotated[str, typer.Option("--out", help="Folder that holds the run folders.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change any field, such as train.steps=100.")
+]
+Code = Annotated[
+    list[str] | None, typer.Option("--code", metavar="FILE.py", help="Your own file that a run's config names.")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU where there is one.")]
+
+messages = Console(stderr=True, soft_wrap=True)
+"""Everything for people goes to standard error; standard output is for results."""
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name, if this machine has it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise ValueError(f"`--device` must be cpu, cuda or auto; got `{name}`.")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("`--device cuda` needs a GPU that torch can see; this machine has none. Use cpu.")
+    return torch.device(name)
+
+
+@contextlib.contextmanager
+def training_bar(title: str, steps: int, *, quiet: bool) -> Iterator[Report]:
+    """A progress bar with loss, error, speed and time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=messages, disable=quiet, transient=False) as bar:
+        task = bar.add_task(title, total=steps, numbers="")
+
+        def report(done: int, line: dict[str, float]) -> None:
+            speed = bar.tasks[0].speed
+            numbers = f"loss {line['loss']:.4f}  error {line['error']:.4f}" if line else ""
+            bar.update(task, completed=done, numbers=f"{numbers}  {speed:.1f} steps/s" if speed else numbers)
+
+        yield report
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output."""
+    print(json.dumps(data, indent=2, allow_nan=False))

@@ -1,0 +1,64 @@
+"""`looped list`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import looped.models
+import looped.tasks
+from looped.cli.common import Json, Quiet, print_json
+from looped.config import nearest
+from looped.models.base import ModelConfig
+from looped.recipes import recipes
+from looped.tasks.task import Task
+from looped.theorems.check import theorems
+
+
+def list_all(
+    kind: Annotated[str | None, typer.Argument(help="recipes, tasks, models or theorems; all without it.")] = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """What there is: recipes, tasks, models, theorems, with one line each.
+
+    Example: `looped list recipes`
+    """
+    known = {
+        "recipes": {name: _line(recipe) for name, recipe in recipes().items()},
+        "tasks": {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
+        "models": {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
+        "theorems": {name: one.statement for name, one in theorems().items()},
+    }
+    if kind is not None and kind not in known:
+        raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
+    shown = known if kind is None else {kind: known[kind]}
+    if json:
+        print_json(shown)
+        return
+    console = Console()
+    for title, entries in shown.items():
+        rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+        for name, line in entries.items():
+            rows.add_row(name, "" if quiet else line)
+        console.print(rows)
+
+
+def _line(thing) -> str:
+    return (inspect.getdoc(thing) or "").splitlines()[0]
+
+
+def _subclasses(package, base: type) -> list[type]:
+    """The public classes of a package that derive from `base`, found by importing its modules."""
+    found: dict[str, type] = {}
+    for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        for thing in vars(importlib.import_module(info.name)).values():
+            if inspect.isclass(thing) and issubclass(thing, base) and not inspect.isabstract(thing):
+                found[thing.__name__] = thing
+    return list(found.values())

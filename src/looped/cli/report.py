@@ -1,0 +1,45 @@
+"""`looped report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from looped.cli.common import Code, Json, Quiet, messages, print_json
+from looped.cli.train import handed_over
+from looped.files import read_json
+from looped.report.page import write_report
+from looped.training.run import Run
+
+
+def report(
+    paths: Annotated[list[str] | None, typer.Argument(help="Run folders, or folders that hold some.")] = None,
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="The page to write.")] = "report.html",
+    theorems: Annotated[str | None, typer.Option(metavar="FILE", help="What `looped verify --json` printed.")] = None,
+    code: Code = None,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """One self-contained HTML page over everything that was run.
+
+    Example: `looped report runs --out report.html`
+    """
+    handed = handed_over(code)
+    runs = [Run.open(path, handed) for given in paths or ["runs"] for path in run_folders(Path(given))]
+    rows = read_json(Path(theorems)) if theorems else None
+    page = write_report(Path(out), runs=runs, theorems=rows)
+    if json:
+        print_json({"report": str(page), "runs": [str(run.path) for run in runs]})
+    elif not quiet:
+        messages.print(f"{page}: {len(runs)} run(s).")
+
+
+def run_folders(path: Path) -> list[Path]:
+    """`path` itself if it is a run folder, else the run folders in it, by name."""
+    if (path / "config.json").is_file():
+        return [path]
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a run folder or a folder that holds some. Train one first: looped demo.")
+    return sorted(folder for folder in path.iterdir() if (folder / "config.json").is_file())

@@ -1,0 +1,197 @@
+"""Configs are data: frozen dataclasses and module-level functions, written as JSON and read back strictly.
+
+A class or function is written `module:name`. Reading one resolves only names of this library, and names in modules
+that the user handed over himself (`Code`): a file on disk can never name other code.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import difflib
+import importlib
+import inspect
+import json
+import math
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union
+
+C = TypeVar("C")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """The end of an error message about an unknown name: the nearest valid one, or all of them."""
+    valid = sorted(valid)
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f"Did you mean `{close[0]}`?" if close else f"Valid: {', '.join(valid)}."
+
+
+def encode(value: Any) -> Any:
+    """A config as plain JSON data."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {"type": name_of(type(value)), **fields}
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if inspect.isfunction(value):
+        return name_of(value)
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
+
+
+def name_of(thing: Any) -> str:
+    """`module:name` of a class or function; a script's own things are named after its file."""
+    if "<" in thing.__qualname__:
+        raise ValueError(f"a config can only hold module-level names; got `{thing.__qualname__}`. Move it out.")
+    return f"{_module_name(thing.__module__)}:{thing.__qualname__}"
+
+
+def _module_name(module: str) -> str:
+    file = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(file).stem if module == "__main__" and file else module
+
+
+def decode(data: Any, hint: Any, where: str = "", code: Mapping[str, Any] | None = None) -> Any:
+    """Read `data` as the annotated type `hint`; every mismatch is an error that says where."""
+    origin = typing.get_origin(hint)
+    if hint is Any:
+        return data
+    if origin in (Union, types.UnionType):
+        options = typing.get_args(hint)
+        if data is None and type(None) in options:
+            return None
+        return decode(data, next(option for option in options if option is not type(None)), where, code)
+    if origin is Literal:
+        if data not in typing.get_args(hint):
+            raise ValueError(f"`{where}` must be one of {', '.join(map(repr, typing.get_args(hint)))}; got {data!r}.")
+        return data
+    if origin is tuple:
+        return _decode_tuple(data, typing.get_args(hint), where, code)
+    if origin is collections.abc.Callable:
+        return _resolve(data, where, code)
+    if dataclasses.is_dataclass(hint):
+        return _decode_dataclass(data, typing.cast(type, hint), where, code)
+    return _decode_plain(data, hint, where)
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _decode_plain(data: Any, hint: type, where: str) -> Any:
+    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        data = float(data)
+    if not isinstance(data, hint) or (isinstance(data, bool) and hint is not bool):
+        raise ValueError(f"`{where}` must be {hint.__name__}; got {data!r}.")
+    if isinstance(data, float) and not math.isfinite(data):
+        raise ValueError(f"`{where}` must be finite; got {data!r}.")
+    return data
+
+
+def _decode_tuple(data: Any, hints: tuple[Any, ...], where: str, code: Mapping[str, Any] | None) -> tuple[Any, ...]:
+    if not isinstance(data, (list, tuple)):
+        raise ValueError(f"`{where}` must be a list; got {data!r}.")
+    if len(hints) == 2 and hints[1] is Ellipsis:
+        hints = (hints[0],) * len(data)
+    if len(hints) != len(data):
+        raise ValueError(f"`{where}` must have {len(hints)} entries; got {len(data)}.")
+    return tuple(
+        decode(item, hint, f"{where}[{i}]", code) for i, (item, hint) in enumerate(zip(data, hints, strict=True))
+    )
+
+
+def _decode_dataclass(data: Any, hint: type[C], where: str, code: Mapping[str, Any] | None) -> C:
+    if not isinstance(data, dict):
+        raise ValueError(f"`{where}` must be an object with the fields of {hint.__name__}; got {data!r}.")
+    data = dict(data)
+    kind = _resolve(data.pop("type", name_of(hint)), _join(where, "type"), code)
+    if not (isinstance(kind, type) and issubclass(kind, hint) and dataclasses.is_dataclass(kind)):
+        raise ValueError(f"`{_join(where, 'type')}` must name a {hint.__name__}; got `{name_of(kind)}`.")
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind)]
+    for key in data:
+        if key not in names:
+            raise ValueError(f"unknown field `{_join(where, key)}`. {nearest(key, names)}")
+    values = {key: decode(value, hints[key], _join(where, key), code) for key, value in data.items()}
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"`{where}` is incomplete: {error}.") from None
+
+
+def _resolve(name: Any, where: str, code: Mapping[str, Any] | None) -> Any:
+    module, colon, path = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if not colon:
+        raise ValueError(f"`{where}` must be a name of the form `module:name`; got {name!r}.")
+    if code is not None and name in code:
+        return code[name]
+    if module != "looped" and not module.startswith("looped."):
+        raise ValueError(
+            f"`{where}` names code outside looped, `{name}`, that was not handed over. "
+            f"Pass the file that defines it (`--code FILE.py`, or `code=` in Python)."
+        )
+    try:
+        thing = importlib.import_module(module)
+        for part in path.split("."):
+            thing = getattr(thing, part)
+    except (ImportError, AttributeError):
+        raise ValueError(f"`{where}` names `{name}`, which this version of looped does not have.") from None
+    if getattr(thing, "__module__", None) != module or not (inspect.isclass(thing) or inspect.isfunction(thing)):
+        raise ValueError(f"`{where}` must name a class or function of looped; got `{name}`.")
+    return thing
+
+
+def code_of(*sources: Any) -> dict[str, Any]:
+    """What the user hands over: classes, functions, or whole modules, under the names a config uses for them."""
+    things = [
+        thing
+        for source in sources
+        for thing in (vars(source).values() if inspect.ismodule(source) else [source])
+        if (inspect.isclass(thing) or inspect.isfunction(thing)) and "<" not in thing.__qualname__
+    ]
+    return {name_of(thing): thing for thing in things}
+
+
+def override(config: C, assignments: Iterable[str], code: Mapping[str, Any] | None = None) -> C:
+    """The config with fields changed, all at once: `train.steps=100`, `train.pool=null`, `task={"type": ...}`."""
+    data = encode(config)
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        if not equals or not path.strip():
+            raise ValueError(f"an override reads `field=value`; got `{assignment}`.")
+        _assign(data, path.strip(), parse_value(text.strip()))
+    return decode(data, type(config), "", {**code_of(*_kinds(config)), **(code or {})})
+
+
+def _assign(data: dict[str, Any], path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    for depth, part in enumerate([*parents, last]):
+        if not isinstance(data, dict):
+            raise ValueError(f"unknown field `{path}`: `{'.'.join(parents[:depth])}` is {data!r} and has no fields.")
+        if part not in data:
+            raise ValueError(f"unknown field `{path}`. {nearest(part, data.keys() - {'type'})}")
+        if depth < len(parents):
+            data = data[part]
+    data[last] = value
+
+
+def _kinds(config: Any) -> list[Any]:
+    """The classes and functions that a config already holds: code the user has handed over by using it."""
+    if dataclasses.is_dataclass(config):
+        parts = [_kinds(getattr(config, field.name)) for field in dataclasses.fields(config)]
+        return [type(config), *(kind for part in parts for kind in part)]
+    return [config] if inspect.isfunction(config) else []
+
+
+def parse_value(text: str) -> Any:
+    """A number, true, false, null, list or object as JSON; Python's True, False, None; anything else is a string."""
+    spelled = {"True": True, "False": False, "None": None, "none": None}
+    try:
+        return spelled[text] if text in spelled else json.loads(text)
+    except json.JSONDecodeError:
+        return text

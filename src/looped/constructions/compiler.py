@@ -1,0 +1,173 @@
+"""From a program to the weights of an ordinary AlgoFormer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from looped.constructions.language import ONE, Array, Attend, Layer, Program, Put, Stream, Sum
+from looped.models.algoformer import AlgoFormer, AlgoFormerConfig, Part
+from looped.models.blocks import Block, relu
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How far the weights go towards the limit in which softmax heads do what the program says."""
+
+    temperature: float = 1e-4
+    """The paper's c: `Sum` errs as c with the paper's two heads, as c^2 with symmetric ones, and by rounding as 1/c."""
+    anchor: float = 30.0
+    """The paper's C: `Sum` errs as n exp(-C)."""
+    sharpness: float = 100.0
+    """What multiplies the scores of `Attend` and `Match`: they err as n exp(-sharpness * gap)."""
+    symmetric: bool = True
+    """Two heads at +c and -c; False: at +c and 0, as the paper prints."""
+    gate: float = 1e6
+    """What a blocked row of an MLP is lowered by: must exceed every value that is blocked."""
+
+    def __post_init__(self) -> None:
+        for name in ("temperature", "anchor", "sharpness", "gate"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"`{name}` must be above 0; got {getattr(self, name)}.")
+
+
+class _Head(NamedTuple):
+    """The four matrices of one head, over the whole stream."""
+
+    query: Array
+    key: Array
+    value: Array
+    write: Array
+
+    @property
+    def width(self) -> int:
+        return max(self.query.shape[0], self.value.shape[0])
+
+
+def construct(program: Program, *, limits: Limits | None = None, loops: int = 1) -> AlgoFormer:
+    """An AlgoFormer in float64 whose weights run `program`; the heads a layer does not use are zero."""
+    limits = limits or Limits()
+    model = configure(program, loops=loops).build()
+    stream = program.stream
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.read_in.weight.copy_(_tensor(stream.write(program.inputs)))
+        model.positions.copy_(_tensor(program.table()))
+        if model.marks is not None:
+            model.marks.copy_(_tensor(program.mark_table()))
+        for blocks, layers in ((model.pre, program.pre), (model.loop, program.loop), (model.post, program.post)):
+            for block, layer in zip(blocks, layers, strict=True):
+                assert isinstance(block, Block)
+                _fill_attention(block, _heads(layer, stream, limits))
+                _fill_mlp(block, layer.mlp, stream, limits)
+        model.read_out.weight.copy_(_tensor(stream.read(program.output)))
+    return model
+
+
+def configure(program: Program, *, loops: int = 1) -> AlgoFormerConfig:
+    """The shape of the model that runs `program`: full softmax attention or causal, ReLU, no LayerNorm."""
+    return AlgoFormerConfig(
+        loops=loops,
+        d=program.d,
+        outputs=program.outputs,
+        width=program.stream.width,
+        positions=program.seq,
+        tokens=program.tokens,
+        query=program.query,
+        read=program.read,
+        pre=_part(program.pre, program.stream),
+        loop=_part(program.loop, program.stream),
+        post=_part(program.post, program.stream),
+        norm=False,
+        activation=relu,
+        causal=program.causal,
+        double=True,
+        subspaces=tuple(program.stream.spaces.items()),
+    )
+
+
+def _part(layers: Sequence[Layer], stream: Stream) -> Part:
+    """The least heads, head width and hidden units that hold every layer of a part."""
+    shape = Limits()
+    heads = [head for layer in layers for head in _heads(layer, stream, shape)]
+    hidden = [sum(2 * len(stream.read(put.value)) for put in layer.mlp) for layer in layers]
+    return Part(
+        layers=len(layers),
+        heads=max([1, *(layer.heads for layer in layers)]),
+        head_width=max([1, *(head.width for head in heads)]),
+        hidden=max([1, *hidden]),
+    )
+
+
+def _heads(layer: Layer, stream: Stream, limits: Limits) -> list[_Head]:
+    heads: list[_Head] = []
+    for each in layer.attention:
+        heads += [_sharp(each, stream, limits)] if isinstance(each, Attend) else _pair(each, stream, limits)
+    return heads
+
+
+def _sharp(attend: Attend, stream: Stream, limits: Limits) -> _Head:
+    """Hard attention as a softmax of large scores."""
+    query = limits.sharpness * stream.read(attend.query)
+    return _Head(query, stream.read(attend.key), stream.read(attend.value), stream.write(attend.to))
+
+
+def _pair(total: Sum, stream: Stream, limits: Limits) -> list[_Head]:
+    """Linear attention as the difference of two softmax heads that an anchor of score C normalises.
+
+        e^C softmax(c s_ij) -> 1 + c s_ij,  so  e^C / 2c (head at +c  -  head at -c) -> sum_j s_ij value_j
+
+    Ref: gao24, Lemma A.2, whose second head is at 0.
+    """
+    c, first, second = limits.temperature, 1.0, -1.0 if limits.symmetric else 0.0
+    query, key = [stream.read(total.query)], [stream.read(total.key)]
+    level = limits.anchor
+    if total.match is not None:
+        query.append(limits.sharpness * stream.read(total.match.query))
+        key.append(stream.read(total.match.key))
+        level += limits.sharpness * total.match.top
+    query.append(level * stream.read(ONE))
+    key.append(stream.read({total.anchor: 1.0}))
+    value, write = stream.read(total.value), stream.write(total.to)
+    scale = math.exp(limits.anchor) / (c * (first - second))
+    keys = np.concatenate(key)
+    return [
+        _Head(np.concatenate([sign * c * query[0], *query[1:]]), keys, value, weight * scale * write)
+        for sign, weight in ((first, 1.0), (second, -1.0))
+    ]
+
+
+def _fill_attention(block: Block, heads: Sequence[_Head]) -> None:
+    """Put heads into the joint matrices; the block divides scores by sqrt(head width), which the query undoes."""
+    attention = block.attention
+    size = attention.head_width
+    qkv = attention.qkv.weight.view(3, attention.heads, size, -1)
+    proj = attention.proj.weight.view(-1, attention.heads, size)
+    for index, head in enumerate(heads):
+        for which, matrix in enumerate((math.sqrt(size) * head.query, head.key, head.value)):
+            qkv[which, index, : len(matrix)] = _tensor(matrix)
+        proj[:, index, : head.write.shape[1]] = _tensor(head.write)
+
+
+def _fill_mlp(block: Block, puts: Sequence[Put], stream: Stream, limits: Limits) -> None:
+    """leaky(v) = relu(v - gate) - slope relu(-v - gate), where gate = limits.gate * (sum of the `unless`)."""
+    row = 0
+    for put in puts:
+        value, to = stream.read(put.value), stream.write(put.to)
+        gate = limits.gate * sum((stream.coordinate(each) for each in put.unless), np.zeros((1, stream.width)))
+        for sign, weight in ((1.0, 1.0), (-1.0, -put.slope)):
+            rows = slice(row, row + len(value))
+            block.mlp.fc.weight[rows] = _tensor(sign * value - gate)
+            block.mlp.proj.weight[:, rows] = _tensor(weight * to)
+            row += len(value)
+
+
+def _tensor(matrix: Array) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(matrix, dtype=np.float64))

@@ -1,0 +1,116 @@
+"""gao24, Lemma A.5 and Theorem 4.2: the decoder, which descends at every x on the pairs before it."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from looped.constructions.gao24_gradient import pair_positions, partner, side_by_side
+from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
+from looped.constructions.positions import rotations
+
+
+def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
+    """One gradient step at every x token i, on the pairs before it.
+
+        w^i <- w^i - eta / (i-1) sum over j < i of (<w^i, x_j> - y_j) x_j
+
+    Ref: gao24, Lemma A.5. The keys are the y tokens, where x_j lies `beside` y_j: they come before x_i only for j < i.
+    The paper takes <w, x_j> from the x tokens, x_i among them, and that term stays. Its two heads are one term each
+    and cancel each other's constants; here both terms are in both heads, so that heads at +c and -c err as c^2. The
+    anchor is the first token. 1/(i-1) depends on the position alone: rows of the MLP are open at one x token each.
+    """
+    top, bottom = np.eye(d + 1, d), np.eye(d + 1, 1, -d)
+    gradient = Sum(
+        query={"w": top, "is_x": bottom},
+        key={"beside": top, "y": -bottom},
+        value={"beside": 1.0},
+        to={"gradient": 1.0},
+        anchor="first",
+    )
+    steps = tuple(
+        Put(value={"gradient": -eta / i}, to={"w": 1.0}, unless=(("elsewhere", i),)) for i in range(1, num_pairs)
+    )
+    return Layer(attention=(gradient,), mlp=(*steps, Put(value={"gradient": -1.0}, to={"gradient": 1.0})))
+
+
+def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
+    """A causal layer of two heads that takes one gradient step at every x; tokens are (x, y, beside, w).
+
+    Ref: gao24, Lemma A.5. Its last line prints w_k^h, the weight of each example's own token, where the layer computes
+    w_k^j, the query's. The answer is w, at every token.
+    """
+    sizes = {"x": d, "y": 1, "beside": d, "w": d}
+    held = {"is_x": 1, "elsewhere": num_pairs, "first": 1, "one": 1}
+    return Program(
+        stream=Stream(sizes | {"gradient": d} | held),
+        inputs=side_by_side(sizes),
+        positions={name: value for name, value in _positions(num_pairs).items() if name in held},
+        loop=(decoder_layer(d=d, num_pairs=num_pairs, eta=eta),),
+        output={"w": 1.0},
+        d=sum(sizes.values()),
+        seq=2 * num_pairs,
+        query="every",
+        causal=True,
+    )
+
+
+def lemma_a5_tokens(
+    xs: Float[Array, "batch n d"], ys: Float[Array, "batch n"], start: Float[Array, "batch n d"]
+) -> Float[Array, "batch seq token"]:
+    """The prompt of Lemma A.5: x_i beside w^i = `start` at x tokens, y_i beside x_i at y tokens."""
+    batch, n, d = xs.shape
+    tokens = np.zeros((batch, 2 * n, 3 * d + 1))
+    tokens[:, 0::2, :d], tokens[:, 0::2, 2 * d + 1 :] = xs, start
+    tokens[:, 1::2, d], tokens[:, 1::2, d + 1 : 2 * d + 1] = ys, xs
+    return tokens
+
+
+def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
+    """Gradient descent in a decoder: at every x_i, on the pairs before it alone.
+
+        answer_i = <w_T^i, x_i>,  w_0 = 0,  w^i <- w^i - eta / (i-1) sum over j < i of (<w^i, x_j> - y_j) x_j
+
+    Ref: gao24, Theorem 4.2: pre and loop of one layer and two heads (pre needs one head). Post needs one layer, not
+    two: <w, x> within one token is a sum over the tokens of its own position that hold an x. Its anchor is the second
+    token, the first y, since the first x is a key; the first answer, which no pair precedes, is 0.
+    """
+    place = rotations(num_pairs)
+    start = place.table([0]).T
+    copy = Layer(
+        attention=(partner(value={"x": 2.0}, to={"beside": 1.0}),),
+        mlp=(Put(value={"beside": -1.0}, to={"beside": 1.0}, unless=(("is_y", 0),)),),
+    )
+    inner = Sum(
+        query={"w": 1.0},
+        key={"x": 1.0},
+        value={"is_x": 1.0, "first": -1.0},
+        to={"out": 1.0},
+        anchor="second",
+        match=Match(query={"position": 1.0}, key={"position": 1.0, "second": -start}, top=1.0),
+    )
+    sizes = {"x": d, "y": 1, "beside": d, "w": d, "gradient": d, "out": 1}
+    flags = {"position": place.dim, "is_x": 1, "is_y": 1, "elsewhere": num_pairs}
+    return Program(
+        stream=Stream(sizes | flags | {"first": 1, "second": 1, "one": 1}),
+        inputs={"x": np.eye(d, d + 1), "y": np.eye(1, d + 1, d)},
+        positions=_positions(num_pairs),
+        pre=(copy,),
+        loop=(decoder_layer(d=d, num_pairs=num_pairs, eta=eta),),
+        post=(Layer(attention=(inner,)),),
+        output={"out": 1.0},
+        d=d,
+        seq=2 * num_pairs,
+        tokens="apart",
+        query="every",
+        causal=True,
+    )
+
+
+def _positions(num_pairs: int) -> dict[str, Array]:
+    """A pair's positions, where the first two tokens are, and for each x token a coordinate that is 0 there alone."""
+    elsewhere = np.ones((2 * num_pairs, num_pairs))
+    elsewhere[0::2] -= np.eye(num_pairs)
+    first, second = np.eye(2, 2 * num_pairs)[:, :, None]
+    pair = pair_positions(rotations(num_pairs), num_pairs)
+    return pair | {"elsewhere": elsewhere, "first": first, "second": second}

@@ -1,0 +1,193 @@
+"""gao24, Lemma A.2 and Theorem 3.1: gradient descent on multivariate regression, with a representation before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from looped.constructions.language import Array, Attend, Coordinate, Layer, Program, Put, Read, Stream, Sum, Write
+from looped.constructions.positions import Rotations, rotations
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One layer of a representation: leaky(weight h + bias)."""
+
+    weight: Float[Array, "out in"]
+    bias: Float[Array, "out"]
+    slope: float = 0.01
+    """Of the leaky ReLU below 0; 0 is ReLU, 1 the identity."""
+
+    def __call__(self, h: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+        """Apply to the last axis."""
+        v = h @ self.weight.T + self.bias
+        return np.where(v > 0, v, self.slope * v)
+
+
+def represent(phi: Sequence[Dense], h: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
+    """Phi(h): all layers, one after the other."""
+    for layer in phi:
+        h = layer(h)
+    return h
+
+
+def descent(*, eta: float, to: Write) -> Sum:
+    """One gradient step on L(A) = 1/2N sum_j |A f_j - y_j|^2, held as what it does to every A f_i.
+
+        A_{k+1} f_i = A_k f_i - eta sum_j (A_k f_j - y_j) (f_j / N)' f_i
+
+    Ref: gao24, Lemma A.2: `f` asks, `scaled` = f / N answers, and is 0 at the query; the values are `residual`. The
+    step size sits in the value map, not in the MLP.
+    """
+    return Sum(
+        query={"f": 1.0},
+        key={"scaled": 1.0},
+        value={"residual": 1.0},
+        to={name: -eta * np.asarray(value, dtype=np.float64) for name, value in to.items()},
+        anchor="last",
+    )
+
+
+def descent_layer(*, eta: float) -> Layer:
+    """The gradient step, and an MLP that keeps `residual` at x tokens.
+
+    Without the MLP the algebra is the same, but rounding leaves something at the anchor, which counts e^C times.
+    """
+    return Layer(attention=(descent(eta=eta, to={"residual": 1.0}),), mlp=(_empty_labels(),))
+
+
+def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
+    """A layer of two heads that takes one gradient step; tokens are (x, y, x/N, A x - y), as the lemma has them.
+
+        A_{k+1} = A_k - eta / N sum_j (A_k x_j - y_j) x_j'
+
+    Ref: gao24, Lemma A.2. The answers are A x - y at the examples and A x at the last token but one, x_test; the last
+    token is the anchor.
+    """
+    sizes = {"f": d, "y": outputs, "scaled": d, "residual": outputs}
+    seq = 2 * num_examples + 2
+    return Program(
+        stream=Stream(sizes | {"is_x": 1, "last": 1, "one": 1}),
+        inputs=side_by_side(sizes),
+        positions={
+            "is_x": np.tile([[1.0], [0.0]], (num_examples + 1, 1)),
+            "last": np.eye(1, seq, seq - 1).T,
+            "one": np.ones((seq, 1)),
+        },
+        loop=(descent_layer(eta=eta),),
+        output={"residual": 1.0},
+        d=sum(sizes.values()),
+        seq=seq,
+        query="every",
+    )
+
+
+def lemma_a2_tokens(
+    xs: Float[Array, "batch n d"],
+    ys: Float[Array, "batch n outputs"],
+    query: Float[Array, "batch d"],
+    start: Float[Array, "outputs d"],
+) -> Float[Array, "batch seq token"]:
+    """The prompt of Lemma A.2 at A_0 = `start`: x and y tokens in turn, then x_test, then the empty label's token."""
+    batch, n, d = xs.shape
+    outputs = ys.shape[-1]
+    tokens = np.zeros((batch, 2 * n + 2, 2 * (d + outputs)))
+    f, y, scaled, residual = np.split(tokens, np.cumsum([d, outputs, d]), axis=-1)
+    f[:, 0:-2:2], f[:, -2] = xs, query
+    y[:, 1:-2:2] = ys
+    scaled[:, 0:-2:2] = xs / n
+    residual[:, 0:-2:2], residual[:, -2] = xs @ start.T - ys, query @ start.T
+    return tokens
+
+
+def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: float) -> Program:
+    """Regression with representation: pre computes Phi(x) and brings each y to its x, the loop descends, post moves on.
+
+        answer = A_T Phi(x_test),  A_{k+1} = A_k - eta / N sum_j (A_k Phi(x_j) - y_j) Phi(x_j)',  A_0 = 0
+
+    Ref: gao24, Theorem 3.1: pre has L+1 layers, loop and post one. One head is enough where the paper allows pre two;
+    L layers would be enough for pre, since attention and MLP of one layer can do both of its jobs. The prompt's last
+    pair is the query; with fewer examples than `num_examples` = N the step is as much smaller.
+    """
+    d, width = phi[0].weight.shape[1], phi[-1].weight.shape[0]
+    place = rotations(num_examples + 1)
+    hidden = max(layer.weight.shape[0] for layer in phi)
+    pick = np.eye(width, hidden)
+    sizes = {"x": d, "y": outputs, "h": hidden, "f": width, "scaled": width, "residual": outputs, "out": outputs}
+    flags = {"position": place.dim, "is_x": 1, "is_y": 1, "test": 1, "last": 1, "one": 1}
+    fetch = Layer(
+        attention=(partner(value={"y": 2.0}, to={"residual": -1.0}),),
+        mlp=(
+            _empty_labels(),
+            Put(value={"h": pick}, to={"f": 1.0}),
+            Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(("test", 0),)),
+        ),
+    )
+    return Program(
+        stream=Stream(sizes | flags),
+        inputs={"x": np.eye(d, d + outputs), "y": np.eye(outputs, d + outputs, d)},
+        positions=pair_positions(place, num_examples + 1),
+        marks={"test": np.array([[1.0], [0.0]]), "last": np.array([[0.0], [1.0]])},
+        pre=(*representation(phi, reads={"x": np.eye(d)}, unless=(("is_y", 0),)), fetch),
+        loop=(descent_layer(eta=eta),),
+        post=(Layer(attention=(partner(value={"residual": 2.0}, to={"out": 1.0}),)),),
+        output={"out": 1.0},
+        d=d,
+        seq=2 * num_examples + 2,
+        tokens="apart",
+        read="y",
+    )
+
+
+def representation(phi: Sequence[Dense], *, reads: Read, unless: tuple[Coordinate, ...] = ()) -> tuple[Layer, ...]:
+    """Phi in subspace `h`, one layer's MLP for each of its layers, blocked where `unless`; attention does nothing.
+
+    h <- h + leaky(W h + b) - h
+    """
+    hidden = max(layer.weight.shape[0] for layer in phi)
+    layers = []
+    for index, dense in enumerate(phi):
+        out, inner = dense.weight.shape
+        sources = {"h": np.eye(inner, hidden)} if index else reads
+        weights = {name: dense.weight @ np.asarray(matrix) for name, matrix in sources.items()}
+        put = Put(
+            value=weights | {"one": dense.bias[:, None]},
+            to={"h": np.eye(hidden, out)},
+            slope=dense.slope,
+            unless=unless,
+        )
+        layers.append(Layer(mlp=(put, Put(value={"h": -1.0}, to={"h": 1.0})) if index else (put,)))
+    return tuple(layers)
+
+
+def _empty_labels() -> Put:
+    """Empty `residual` at every token that is not an x."""
+    return Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(("is_x", 0),))
+
+
+def partner(*, value: dict, to: dict) -> Attend:
+    """The two tokens of a pair look at each other, and each gets the mean of both."""
+    return Attend(query={"position": 1.0}, key={"position": 1.0}, value=value, to=to)
+
+
+def pair_positions(place: Rotations, num_pairs: int) -> dict[str, Array]:
+    """One position for both tokens of a pair, which of the two a token is, and the constant 1."""
+    turns = np.tile([[1.0], [0.0]], (num_pairs, 1))
+    return {
+        "position": np.repeat(place.table(range(num_pairs)), 2, axis=0),
+        "is_x": turns,
+        "is_y": 1.0 - turns,
+        "one": np.ones_like(turns),
+    }
+
+
+def side_by_side(sizes: dict[str, int]) -> dict[str, Array]:
+    """Each subspace takes the next coordinates of the token."""
+    total, first, blocks = sum(sizes.values()), 0, {}
+    for name, size in sizes.items():
+        blocks[name] = np.eye(size, total, first)
+        first += size
+    return blocks

@@ -1,0 +1,114 @@
+"""gao24, Lemma A.4 and Theorem 4.1: Newton's method for linear regression."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from looped.constructions.gao24_gradient import pair_positions, partner
+from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
+from looped.constructions.positions import rotations
+
+EXAMPLE, OTHER = ("example", 0), ("other", 0)
+"""1 at the x tokens of the examples alone, and 1 everywhere else."""
+
+
+def newton_layer() -> Layer:
+    """One Newton step, held as what it does to every example: `mx` = M x_i.
+
+        M_{k+1} x_i = 2 M_k x_i - sum_j M_k x_j (x_j' M_k x_i)
+
+    Ref: gao24, Lemma A.4. The heads subtract half of the sum and the MLP doubles what it finds at the examples, and
+    empties the other tokens; x_j' M x_i lies within (-1, 2), so c needs no scale.
+    """
+    step = Sum(query={"mx": 1.0}, key={"x": 1.0}, value={"mx": 1.0}, to={"mx": -0.5}, anchor="last")
+    return Layer(attention=(step,), mlp=(Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,)), _clear()))
+
+
+def lemma_a4(*, d: int, num_examples: int) -> Program:
+    """A layer of two heads that takes one Newton step; tokens are (x, M x), as the lemma has them.
+
+        M_{k+1} = 2 M_k - M_k S M_k,  S = X'X
+
+    Ref: gao24, Lemma A.4. M x_i at the examples' tokens; it is 0 at x_test, at the labels' tokens and at the anchor.
+    """
+    seq = 2 * num_examples + 2
+    turns = np.tile([[1.0], [0.0]], (num_examples + 1, 1))
+    turns[-2:] = 0.0
+    return Program(
+        stream=Stream({"x": d, "mx": d, "example": 1, "other": 1, "last": 1, "one": 1}),
+        inputs={"x": np.eye(d, 2 * d), "mx": np.eye(d, 2 * d, d)},
+        positions={
+            "example": turns,
+            "other": 1.0 - turns,
+            "last": np.eye(1, seq, seq - 1).T,
+            "one": np.ones_like(turns),
+        },
+        loop=(newton_layer(),),
+        output={"mx": 1.0},
+        d=2 * d,
+        seq=seq,
+        query="every",
+    )
+
+
+def lemma_a4_tokens(xs: Float[Array, "batch n d"], start: Float[Array, "batch d d"]) -> Float[Array, "batch seq token"]:
+    """The prompt of Lemma A.4 at M_0 = `start`; x_test and the labels play no part in it and are 0."""
+    batch, n, d = xs.shape
+    tokens = np.zeros((batch, 2 * n + 2, 2 * d))
+    tokens[:, 0:-2:2] = np.concatenate([xs, xs @ start.swapaxes(-1, -2)], axis=-1)
+    return tokens
+
+
+def theorem_41(*, d: int, num_examples: int, alpha: float) -> Program:
+    """Newton's method for linear regression: pre makes M_0 x, the loop steps, post makes w'x_test.
+
+        answer = x_test' M_T X'y,  M_0 = alpha S,  M_{k+1} = 2 M_k - M_k S M_k,  S = X'X
+
+    Ref: gao24, Theorem 4.1: pre and loop of one layer, post of two, two heads each. alpha must be below 2/|S|^2; at it,
+    as the paper allows, M_0 is lost along the largest eigenvector. The paper does not say how the query is kept out of
+    S in pre: here its score is lowered.
+    """
+    place = rotations(num_examples + 1)
+    root = math.sqrt(alpha)
+    flags = {"position": place.dim, "example": 1, "other": 1, "test": 1, "last": 1, "one": 1}
+    turns = pair_positions(place, num_examples + 1)
+    first = Sum(
+        query={"x": 1.0},
+        key={"x": root},
+        value={"x": 1.0},
+        to={"mx": root},
+        anchor="last",
+        match=Match(query={"one": 1.0}, key={"test": -1.0}, top=0.0),
+    )
+    answer = Sum(query={"x": 1.0}, key={"mx": 1.0}, value={"label": 1.0}, to={"out": 1.0}, anchor="last")
+    return Program(
+        stream=Stream({"x": d, "y": 1, "mx": d, "label": 1, "out": 1} | flags),
+        inputs={"x": np.eye(d, d + 1), "y": np.eye(1, d + 1, d)},
+        positions={
+            "position": turns["position"],
+            "example": turns["is_x"],
+            "other": turns["is_y"],
+            "one": turns["one"],
+        },
+        marks={
+            "example": np.array([[-1.0], [0.0]]),
+            "other": np.array([[1.0], [0.0]]),
+            "test": np.array([[1.0], [0.0]]),
+            "last": np.array([[0.0], [1.0]]),
+        },
+        pre=(Layer(attention=(first,), mlp=(_clear(),)),),
+        loop=(newton_layer(),),
+        post=(Layer(attention=(partner(value={"y": 2.0}, to={"label": 1.0}),)), Layer(attention=(answer,))),
+        output={"out": 1.0},
+        d=d,
+        seq=2 * num_examples + 2,
+        tokens="apart",
+    )
+
+
+def _clear() -> Put:
+    """Empty `mx` at every token that is not an example."""
+    return Put(value={"mx": -1.0}, to={"mx": 1.0}, unless=(EXAMPLE,))

@@ -1,0 +1,164 @@
+"""gao24, Lemma A.3, Theorems 3.2 and 3.3: copying, autoregression and chain of thought, by gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from looped.constructions.gao24_gradient import Dense, descent, representation
+from looped.constructions.language import Array, Attend, Layer, Program, Put, Stream
+from looped.constructions.positions import Rotations, rotations
+
+LAST, EARLIER = ("last", 0), ("earlier", 0)
+"""1 at the last token alone, and 1 everywhere else."""
+MARKS = {"last": np.ones((1, 1)), "earlier": -np.ones((1, 1))}
+"""What makes them so: every position has `earlier` = 1."""
+
+
+def copy_layer(place: Rotations, *, d: int, copies: int) -> Layer:
+    """Head i fetches the token i places back; the MLP empties what lies before the start.
+
+        copied_t = (x_{t-1}, ..., x_{t-copies}),  x_s = 0 for s < 0
+
+    Ref: gao24, Lemma A.3. The shift p_t -> p_{t-i} is a matrix because positions are rotations.
+    """
+    slots = [np.eye(copies * d, d, -i * d) for i in range(copies)]
+    heads = tuple(
+        Attend(
+            query={"position": place.shift(-i - 1)}, key={"position": 1.0}, value={"x": 1.0}, to={"copied": slots[i]}
+        )
+        for i in range(copies)
+    )
+    rows = tuple(
+        Put(value={"copied": -slots[i].T}, to={"copied": slots[i]}, unless=(("inside", i),)) for i in range(copies)
+    )
+    return Layer(attention=heads, mlp=rows)
+
+
+def lemma_a3(*, d: int, copies: int, seq: int) -> Program:
+    """A layer of `copies` = q heads that copies the previous q tokens to the present one; answers at every token.
+
+    Ref: gao24, Lemma A.3.
+    """
+    place = rotations(seq + copies)
+    return Program(
+        stream=Stream({"x": d, "copied": copies * d, "position": place.dim, "inside": copies, "one": 1}),
+        inputs={"x": 1.0},
+        positions={n: v for n, v in sequence_positions(place, seq, copies).items() if n != "earlier"},
+        loop=(copy_layer(place, d=d, copies=copies),),
+        output={"copied": 1.0},
+        d=d,
+        seq=seq,
+        query="every",
+    )
+
+
+def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, eta: float) -> Program:
+    """AR(q) with representation: pre copies, represents and fetches the next token as label; the loop descends.
+
+        answer = A_T Phi(x_{N+1-q}, .., x_N),  A_0 = 0,
+        A_{k+1} = A_k - eta / N sum_t (A_k Phi(x_{t+1-q}, .., x_t) - x_{t+1}) Phi(..)'
+
+    Ref: gao24, Theorem 3.2, x_t = 0 before the start. Pre has its L+2 layers; the first needs q-1 heads, not q, since
+    a token is in its own window, and L+1 layers would do. A sequence has no empty token to be the anchor: the query's
+    own token is, so its prediction is held in `prediction`, and its `residual` is emptied in every loop (an MLP).
+    """
+    width = phi[-1].weight.shape[0]
+    seq, hidden = num_examples + 1, max(layer.weight.shape[0] for layer in phi)
+    place = rotations(seq + order)
+    sizes = {"x": d, "copied": max(1, order - 1) * d, "h": hidden, "scaled": width}
+    flags = {"position": place.dim, "inside": max(1, order - 1), "last": 1, "earlier": 1, "one": 1}
+    window = {"x": np.eye(order * d, d, -(order - 1) * d)}
+    if order > 1:  # Phi reads oldest first, the copies are newest first
+        flipped = np.kron(np.eye(order - 1)[::-1], np.eye(d))
+        window["copied"] = np.vstack([flipped, np.zeros((d, (order - 1) * d))])
+    pick = np.eye(width, hidden)
+    fetch = Layer(
+        attention=(
+            Attend(query={"position": place.shift(1)}, key={"position": 1.0}, value={"x": 1.0}, to={"residual": -1.0}),
+        ),
+        mlp=(
+            Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(EARLIER,)),
+            Put(value={"h": pick}, to={"f": 1.0}),
+            Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(LAST,)),
+        ),
+    )
+    copies = Layer() if order == 1 else copy_layer(place, d=d, copies=order - 1)
+    return Program(
+        stream=Stream(sizes | {"f": width, "residual": d, "prediction": d, "out": d} | flags),
+        inputs={"x": 1.0},
+        positions=sequence_positions(place, seq, max(1, order - 1)),
+        marks=MARKS,
+        pre=(copies, *representation(phi, reads=window), fetch),
+        loop=(descent_loop(eta=eta),),
+        post=(Layer(mlp=(Put(value={"prediction": 1.0}, to={"out": 1.0}, unless=(EARLIER,)),)),),
+        output={"out": 1.0},
+        d=d,
+        seq=seq,
+    )
+
+
+def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: float, invert: bool = True) -> Program:
+    """Chain of thought: pre filters the two steps of each chain that matter, the loop descends, post activates.
+
+        answer = leaky(W_T s),  W_0 = 0,  s the last token and l its place in its chain,
+        W_{k+1} = W_k - eta / N sum_i (W_k s_i^l - leaky^-1(s_i^{l+1})) (s_i^l)'
+
+    Ref: gao24, Theorem 3.3, with `steps` = L. The filter is designed here and takes one layer of two heads, not seven:
+    one head tells every token l, one fetches the next token, and the MLP keeps both where a token's own place in its
+    chain is l. The same weights serve every l. `invert=False` takes the states themselves for labels, as printed: then
+    the descent fits leaky(W s) by W s, and never finds W.
+    """
+    place = rotations(num_examples * (steps + 1) + steps + 1)
+    seq = num_examples * (steps + 1) + steps
+    sizes = {"x": d, "next": d, "f": d, "scaled": d, "residual": d, "prediction": d, "out": d}
+    flags = {"away": steps + 1, "asked": steps + 1, "position": place.dim, "last": 1, "earlier": 1, "one": 1}
+    rows = []
+    for step in range(steps + 1):
+        here = (("away", step), ("asked", step))  # 0 where this token and the last one are both at `step`
+        example = (*here, LAST)
+        rows += [
+            Put(value={"x": 1.0}, to={"f": 1.0}, unless=here),
+            Put(value={"x": 1.0 / num_examples}, to={"scaled": 1.0}, unless=example),
+            Put(value={"next": 1.0}, to={"residual": -1.0}, slope=1.0 / slope if invert else 1.0, unless=example),
+        ]
+    keep = Layer(
+        attention=(
+            Attend(query={"one": 1.0}, key={"last": 1.0}, value={"away": 1.0}, to={"asked": 1.0}),
+            Attend(query={"position": place.shift(1)}, key={"position": 1.0}, value={"x": 1.0}, to={"next": 1.0}),
+        ),
+        mlp=tuple(rows),
+    )
+    put = Put(value={"prediction": 1.0}, to={"out": 1.0}, slope=slope, unless=(EARLIER,))
+    return Program(
+        stream=Stream(sizes | flags),
+        inputs={"x": 1.0},
+        positions={
+            "position": place.table(range(seq)),
+            "away": 1.0 - np.eye(steps + 1)[np.arange(seq) % (steps + 1)],
+            "earlier": np.ones((seq, 1)),
+            "one": np.ones((seq, 1)),
+        },
+        marks=MARKS,
+        pre=(keep,),
+        loop=(descent_loop(eta=eta),),
+        post=(Layer(mlp=(put,)),),
+        output={"out": 1.0},
+        d=d,
+        seq=seq,
+    )
+
+
+def descent_loop(*, eta: float) -> Layer:
+    """Lemma A.2 where the query's own token is the anchor: its residual is emptied, its prediction is not."""
+    empty = Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(EARLIER,))
+    return Layer(attention=(descent(eta=eta, to={"residual": 1.0, "prediction": 1.0}),), mlp=(empty,))
+
+
+def sequence_positions(place: Rotations, seq: int, copies: int) -> dict[str, Float[Array, "seq size"]]:
+    """Rotations, for each copy whether it lies inside the sequence, and 1 for `earlier` and `one`."""
+    inside = (np.arange(seq)[:, None] > np.arange(copies)).astype(np.float64)
+    ones = np.ones((seq, 1))
+    return {"position": place.table(range(seq)), "inside": inside, "earlier": ones, "one": ones}

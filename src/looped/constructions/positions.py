@@ -1,0 +1,91 @@
+"""Positions that a head can tell apart in few dimensions, and shift by a linear map."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+Array = np.ndarray
+
+
+def quasi_orthogonal(count: int, *, gap: float = 0.5, seed: int = 0) -> Float[Array, "count dim"]:
+    """Unit vectors of random signs in O(log count) dimensions.
+
+        <p_i, p_i> >= <p_i, p_j> + gap  for all j other than i
+
+    Ref: gao24, Lemma A.1, whose vectors may have any length, so that any gap is this one scaled. A random draw does
+    with probability above 1/2 once dim = 4 ln(count) / (1 - gap)^2 (Hoeffding's bound over all pairs), so drawing
+    until it holds ends soon; fewer dimensions are tried first.
+    """
+    _check(count, gap)
+    draws = np.random.default_rng(seed)
+    dim = max(1, math.ceil(math.log(max(count, 2)) / (1 - gap) ** 2))
+    while True:
+        vectors = draws.choice([-1.0, 1.0], size=(count, dim)) / math.sqrt(dim)
+        if smallest_gap(vectors) >= gap:
+            return vectors
+        dim += 1
+
+
+def smallest_gap(vectors: Float[Array, "count dim"]) -> float:
+    """The least of <p_i, p_i> - <p_i, p_j> over all i and j, j other than i."""
+    products = vectors @ vectors.T
+    gaps = np.diag(products)[:, None] - products
+    np.fill_diagonal(gaps, math.inf)
+    return float(gaps.min())
+
+
+@dataclass(frozen=True)
+class Rotations:
+    """Unit vectors p_t = (cos w_k t, sin w_k t)_k / sqrt(K): a shift by s turns every plane, which is linear.
+
+    Ref: gao24, Lemma A.3 needs p_t -> p_{t-i} as a matrix, which the random vectors of Lemma A.1 do not have.
+    """
+
+    frequencies: Float[Array, "planes"]
+    """The angles w_k, in radians a position."""
+
+    @property
+    def dim(self) -> int:
+        """Length of a position: two for each plane."""
+        return 2 * len(self.frequencies)
+
+    def table(self, times: Float[Array, "seq"] | range) -> Float[Array, "seq dim"]:
+        """p_t for each t."""
+        angles = np.outer(np.asarray(times, dtype=np.float64), self.frequencies)
+        return np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / math.sqrt(len(self.frequencies))
+
+    def shift(self, steps: int) -> Float[Array, "dim dim"]:
+        """The matrix with shift(s) p_t = p_{t+s}."""
+        cos, sin = np.diag(np.cos(steps * self.frequencies)), np.diag(np.sin(steps * self.frequencies))
+        return np.block([[cos, -sin], [sin, cos]])
+
+    def gap(self, count: int) -> float:
+        """1 - the largest <p_s, p_t> over s, t less than `count` apart: it depends on t - s alone."""
+        if count < 2:
+            return 1.0
+        return 1.0 - float(np.cos(np.outer(np.arange(1, count), self.frequencies)).mean(1).max())
+
+
+def rotations(count: int, *, gap: float = 0.5, seed: int = 0) -> Rotations:
+    """Rotations whose positions less than `count` apart have the wanted gap, in O(log count) dimensions.
+
+    The same argument as for random signs: the mean of K independent cos(w_k t) exceeds 1 - gap for some t with
+    probability below count exp(-K (1 - gap)^2 / 2).
+    """
+    _check(count, gap)
+    draws = np.random.default_rng(seed)
+    planes = max(1, math.ceil(math.log(max(count, 2)) / (1 - gap) ** 2))
+    while True:
+        found = Rotations(draws.uniform(0.0, 2.0 * math.pi, planes))
+        if found.gap(count) >= gap:
+            return found
+        planes += 1
+
+
+def _check(count: int, gap: float) -> None:
+    if count < 1 or not 0 < gap < 1:
+        raise ValueError(f"`count` must be at least 1 and `gap` in (0, 1); got {count} and {gap}.")

@@ -1,0 +1,36 @@
+"""Percentile bootstrap intervals, batched over curves."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Interval(NamedTuple):
+    """A mean and its interval."""
+
+    mean: Tensor
+    low: Tensor
+    high: Tensor
+
+
+def bootstrap(
+    values: Float[Tensor, "batch *curve"], *, level: float = 0.9, resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """Mean over prompts with a percentile interval over resampled prompts (yang24: 90%, 1000 resamples).
+
+    A resample is a vector of counts, so that all of them are one matrix product.
+    """
+    count = len(values)
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.randint(count, (resamples, count), generator=generator)
+    counts = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(1, draws, torch.ones_like(draws).double())
+    flat = values.detach().cpu().double().flatten(1)
+    means = counts @ flat / count
+    tail = (1 - level) / 2
+    low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
+    shape = values.shape[1:]
+    return Interval(flat.mean(0).view(shape), low.view(shape), high.view(shape))

@@ -1,0 +1,144 @@
+"""An experiment is data: a task, a model, and how to train."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from looped.config import decode, encode
+from looped.functional.schedules import Schedule, Trapezoid
+from looped.models.base import ModelConfig
+from looped.tasks.task import Task
+
+FORMAT = 1
+"""Version of the config on disk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """The optimiser and its rates."""
+
+    kind: Literal["adam", "adamw", "muon"] = "adam"
+    """Muon takes the blocks' matrices; everything else is then Adam's."""
+    learning_rate: float = 1e-4
+    """Adam's rate."""
+    muon_learning_rate: float = 0.01
+    """Muon's rate, in units of the update's root mean square."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's decay rates."""
+    weight_decay: float = 0.0
+    """AdamW's decay."""
+    clip: float | None = None
+    """Largest gradient norm; None leaves gradients alone."""
+    schedule: Schedule = field(default_factory=Trapezoid)
+    """Factor on every rate."""
+
+    def __post_init__(self) -> None:
+        for name in ("learning_rate", "muon_learning_rate", "clip"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"`{name}` must be above 0; got {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How to train: steps, prompts, windows, curricula, optimiser, seed."""
+
+    steps: int = 1000
+    """Optimiser steps."""
+    batch: int = 64
+    """Prompts a step."""
+    points: int = 41
+    """Pairs in a prompt, the last one a query with k = points - 1 examples before it."""
+    window: int = 1
+    """Predictions of the last `window` loops enter the loss: the paper's T."""
+    grad: int | None = None
+    """The last `grad` loops carry gradient; None: all. Weight tying needs all."""
+    depth: Schedule | None = None
+    """Loops at each step; None: always the model's `loops`."""
+    dims: Schedule | None = None
+    """Active dimensions at each step; None: all. The rest are masked, so shapes stay fixed."""
+    active_points: Schedule | None = None
+    """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
+    pool: int | None = None
+    """Draw prompts from this many fixed ones; None: fresh prompts at every step."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """Which optimiser, and its rates."""
+    average: float | None = None
+    """Decay of a running average of the weights, which the evaluation then reads; None: none."""
+    start: str | None = None
+    """Run folder whose weights training starts from; None: fresh weights."""
+    seed: int = 0
+    """One seed names a run: weights and prompts."""
+    log_every: int = 50
+    """Steps between lines in the metrics."""
+    checkpoint_every: int = 500
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """How many of the last checkpoints stay."""
+
+    def __post_init__(self) -> None:
+        positive = ("steps", "batch", "points", "window", "log_every", "checkpoint_every", "keep_checkpoints")
+        for name in (*positive, "grad", "pool"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        if self.pool is not None and self.dims is not None:
+            raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
+        if self.average is not None and not 0 < self.average < 1:
+            raise ValueError(f"`average` must be between 0 and 1; got {self.average}.")
+
+    def windows(self, loops: int) -> dict[str, int | None]:
+        """`grad` and `keep` at a step of `loops` loops: never more than there are."""
+        return {"grad": None if self.grad is None else min(self.grad, loops), "keep": min(self.window, loops)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One training run, complete: the same data gives the same run."""
+
+    name: str = "experiment"
+    """What the run is called."""
+    task: Task
+    """The function class."""
+    model: ModelConfig
+    """The model."""
+    train: TrainConfig | None = None
+    """How to train; None for weights that were imported or constructed."""
+
+    def __post_init__(self) -> None:
+        loops = self.model.loops
+        for name in ("window", "grad"):
+            value = getattr(self.train, name, None)
+            if value is not None and value > loops:
+                raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
+        d = getattr(self.model, "d", self.task.d)
+        if d != self.task.d:
+            raise ValueError(f"`task.d` and `model.d` must agree; got {self.task.d} and {d}.")
+        if not self.name or any(not (letter.isalnum() or letter in "._-") for letter in self.name):
+            raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
+
+    @property
+    def hash(self) -> str:
+        """Names the run: equal configs, equal hash."""
+        text = json.dumps(self.to_data(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+    def to_data(self) -> dict[str, Any]:
+        """The experiment as JSON data."""
+        return {"format": FORMAT, **encode(self)}
+
+    @staticmethod
+    def from_data(data: Any, code: Mapping[str, Any] | None = None) -> Experiment:
+        """Read what `to_data` wrote; `code` holds classes from outside the library."""
+        if not isinstance(data, dict) or not isinstance(data.get("format"), int):
+            raise ValueError("this is not a looped config: it has no `format` number.")
+        if data["format"] > FORMAT:
+            raise ValueError(
+                f"this config was written by a newer looped (format {data['format']}; this one reads up to {FORMAT}). "
+                "Upgrade looped."
+            )
+        return decode({key: value for key, value in data.items() if key != "format"}, Experiment, "", code)

@@ -1,0 +1,231 @@
+"""AlgoFormer: a pre-transformer, a looped one and a post-transformer over the library's one block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from looped.models.base import LoopedModel, ModelConfig
+from looped.models.blocks import Activation, Block, LayerNorm, Linear, gelu
+from looped.models.decoder import interleave
+from looped.prompt import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The shape of one of the three transformers; no layers leave it out."""
+
+    layers: int = 1
+    """Blocks, applied one after the other."""
+    heads: int = 8
+    """Attention heads of each block."""
+    head_width: int | None = None
+    """Width of a head; None divides the stream's width among the heads."""
+    hidden: int | None = None
+    """Hidden units of the MLP; None means four times the stream's width."""
+
+    def __post_init__(self) -> None:
+        least = {"layers": 0, "heads": 1, "head_width": 1, "hidden": 1}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ValueError(f"`{name}` must be at least {bound}; got {value}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlgoFormerConfig(ModelConfig):
+    """An AlgoFormer; with `pre` and `post` of no layers it is the vanilla looped model, with `loops=1` a standard one."""
+
+    d: int = 20
+    """Dimension of x, or of a token of a sequence."""
+    outputs: int = 1
+    """How many numbers are predicted at a token: the dimension of y."""
+    width: int = 256
+    """Width of the residual stream: the paper's D."""
+    positions: int = 203
+    """Learned positions: the longest prompt has as many tokens, two to a pair."""
+    tokens: Literal["overlaid", "apart", "given"] = "overlaid"
+    """How a prompt becomes tokens: x and (y, 0..0) as in yang24; (x, 0) and (0, y) as gao24's proofs write it; or
+    it comes as tokens."""
+    query: Literal["every", "last"] = "every"
+    """Which x is asked about. `last` hides the last pair's label and marks its tokens: needed with full attention."""
+    read: Literal["x", "y"] = "x"
+    """The token of a pair that carries the answer; of y, only where its label is hidden."""
+    pre: Part = field(default_factory=Part)
+    """The pre-transformer."""
+    loop: Part = field(default_factory=Part)
+    """The looped transformer."""
+    post: Part = field(default_factory=Part)
+    """The post-transformer."""
+    inject: Literal["none", "add"] = "none"
+    """How a loop reads pre(X): only as its first state, as printed; or added in every loop, starting from zero."""
+    norm: bool = True
+    """LayerNorm in the blocks and before the read-out; the constructions have none."""
+    loop_norm: bool = False
+    """LayerNorm at the end of every loop, as yang24's program has it; it replaces the last one where post is empty."""
+    activation: Activation = gelu
+    """Of the MLPs: a function of this library."""
+    causal: bool = True
+    """Whether a token reads only itself and those before it (decoder), or all (encoder)."""
+    double: bool = False
+    """Weights in float64: the constructions cancel large numbers, and need it."""
+    subspaces: tuple[tuple[str, int], ...] = ()
+    """Names and sizes of the parts of the stream, in order, where a construction gave them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d", "outputs", "width", "positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        for part in (self.pre, self.loop, self.post):
+            if part.head_width is None and part.layers and self.width % part.heads:
+                raise ValueError(f"`width` must be a multiple of heads={part.heads}; got {self.width}.")
+        if self.loop.layers < 1:
+            raise ValueError("`loop.layers` must be at least 1; got 0. Leave out `pre` or `post` instead.")
+        if self.query == "every" and self.tokens != "given" and (not self.causal or self.read == "y"):
+            raise ValueError(
+                '`query="every"` needs `causal=True` and `read="x"`: otherwise a pair\'s answer sees its own label. '
+                'Use `query="last"`.'
+            )
+        if self.subspaces and sum(size for _, size in self.subspaces) != self.width:
+            raise ValueError(f"`subspaces` must fill `width`={self.width}; got {self.subspaces}.")
+
+    @property
+    def token_width(self) -> int:
+        """Length of a token before it is read in."""
+        return self.d + self.outputs if self.tokens == "apart" else self.d
+
+    def build(self) -> AlgoFormer:
+        """A freshly initialised AlgoFormer."""
+        model = AlgoFormer(self)
+        return model.double() if self.double else model
+
+
+class Embedded(NamedTuple):
+    """What every loop may read."""
+
+    tokens: Float[Tensor, "*models batch seq width"]
+    """pre(X)."""
+
+
+class AlgoFormer(LoopedModel):
+    """A transformer before the loop, one inside and one after it.
+
+        output = post(loop(... loop(pre(X))))
+
+    Ref: gao24, Eq. (2). `inject="add"` is not in the paper: it repeats Y <- loop(Y + pre(X)) from Y = 0, so that pre
+    receives gradient also when only the last loops do. Learned positions are added once, where X is read in.
+    """
+
+    config: AlgoFormerConfig
+
+    def __init__(self, config: AlgoFormerConfig):
+        super().__init__(config)
+        self.read_in = Linear(config.token_width, config.width)
+        self.positions = nn.Parameter(torch.empty(config.positions, config.width).normal_(std=0.02))
+        marks = 0 if config.query == "every" else 1 if config.tokens == "given" else 2
+        self.marks = nn.Parameter(torch.empty(marks, config.width).normal_(std=0.02)) if marks else None
+        self.pre = self._blocks(config.pre)
+        self.loop = self._blocks(config.loop)
+        self.post = self._blocks(config.post)
+        self.loop_norm: nn.Module = LayerNorm(config.width) if config.loop_norm else nn.Identity()
+        bare = not config.norm or (config.loop_norm and not config.post.layers)
+        self.norm: nn.Module = nn.Identity() if bare else LayerNorm(config.width)
+        self.read_out = Linear(config.width, config.outputs)
+
+    def embed(self, prompt: Prompt | Float[Tensor, "*models batch seq token"]) -> Embedded:
+        """Read the prompt in, add positions and the marks of the query, and run pre; tokens may come ready made.
+
+        Of pairs with `query="last"` the last token, the label asked for, is read as 0.
+        """
+        tokens = self.tokenize(prompt) if isinstance(prompt, Prompt) else prompt
+        config, seq = self.config, tokens.shape[-2]
+        if tokens.shape[-1] != config.token_width:
+            raise ValueError(f"this model reads tokens of {config.token_width} numbers; got {tokens.shape[-1]}.")
+        if seq > config.positions:
+            raise ValueError(
+                f"a prompt may have at most {config.positions} tokens here; got {seq}. "
+                "Shorten it, or raise `positions` and train anew."
+            )
+        tokens = tokens.to(self.positions.dtype)
+        if config.query == "last" and config.tokens != "given":
+            tokens = torch.cat((tokens[..., :-1, :], torch.zeros_like(tokens[..., -1:, :])), -2)
+        if self.positions.ndim == 3 and tokens.ndim == 3:
+            tokens = tokens.expand(self.positions.shape[0], -1, -1, -1)
+        stream = self.read_in(tokens) + _axis(self.positions[..., :seq, :])
+        if self.marks is not None:
+            count = self.marks.shape[-2]
+            stream = torch.cat((stream[..., :-count, :], stream[..., -count:, :] + _axis(self.marks)), -2)
+        for block in self.pre:
+            stream = block(stream)
+        return Embedded(stream)
+
+    def tokenize(self, prompt: Prompt) -> Float[Tensor, "*models batch seq token"]:
+        """The tokens of a prompt, two to a pair."""
+        if self.config.tokens == "given":
+            raise ValueError('this model reads sequences (`tokens="given"`); got a prompt of pairs. Give it tokens.')
+        if prompt.d != self.config.d:
+            raise ValueError(f"this model reads x of dimension {self.config.d}; got {prompt.d}. Use a matching task.")
+        return interleave(prompt) if self.config.tokens == "overlaid" else pairs(prompt.xs, prompt.ys[..., None])
+
+    def start(self, context: Embedded) -> Tensor:
+        """pre(X) itself, or zeros where it is injected."""
+        return context.tokens if self.config.inject == "none" else torch.zeros_like(context.tokens)
+
+    def substeps(self, state: Tensor, context: Embedded, t: int) -> Iterator[Tensor]:
+        """The stream after each block of one loop; the last is the loop's new state."""
+        stream = state if self.config.inject == "none" else state + context.tokens
+        for index, block in enumerate(self.loop):
+            stream = block(stream)
+            yield self.loop_norm(stream) if index == len(self.loop) - 1 else stream
+
+    def step(self, state: Tensor, context: Embedded, t: int) -> Tensor:
+        """Apply every block of the loop once."""
+        *_, state = self.substeps(state, context, t)
+        return state
+
+    def readout(self, state: Tensor, context: Embedded) -> Tensor:
+        """Run post and read predictions (*models, batch, asked), with an axis of `outputs` where there are several."""
+        for block in self.post:
+            state = block(state)
+        if self.config.tokens != "given":
+            state = state[..., (0 if self.config.read == "x" else 1) :: 2, :]
+        if self.config.query == "last":
+            state = state[..., -1:, :]
+        answers = self.read_out(self.norm(state))
+        return answers.squeeze(-1) if self.config.outputs == 1 else answers
+
+    def _blocks(self, part: Part) -> nn.ModuleList:
+        config = self.config
+        blocks = nn.ModuleList(
+            Block(
+                config.width,
+                heads=part.heads,
+                head_width=part.head_width,
+                hidden=part.hidden,
+                activation=config.activation,
+                norm=config.norm,
+                causal=config.causal,
+            )
+            for _ in range(part.layers)
+        )
+        for block in blocks:
+            block.initialize(num_layers=part.layers)
+        return blocks
+
+
+def pairs(xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n outputs"]) -> Float[Tensor, "*batch seq token"]:
+    """Tokens (x_1, 0), (0, y_1), (x_2, 0), ...: x and y in coordinates of their own. Ref: gao24, Theorem 3.1."""
+    left = torch.cat((xs, torch.zeros_like(ys)), -1)
+    right = torch.cat((torch.zeros_like(xs), ys), -1)
+    return torch.stack((left, right), dim=-2).flatten(-3, -2)
+
+
+def _axis(weight: Tensor) -> Tensor:
+    """Put an axis of one where a stack of models has its batch."""
+    return weight if weight.ndim == 2 else weight[:, None]

@@ -1,0 +1,90 @@
+"""What every model is: embed, start, step, readout; the forward pass is written here, once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from looped.models.loop import Context, ExitRule, Settled, State, check_loops, settle, unroll
+from looped.prompt import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig(ABC):
+    """The fields of a model, as data; `build` makes the model."""
+
+    loops: int = 1
+    """How often the step is applied: the paper's b, and the default of every call."""
+
+    @abstractmethod
+    def build(self) -> LoopedModel:
+        """A freshly initialised model; random numbers come from torch's global generator."""
+
+    def __post_init__(self) -> None:
+        check_loops(self.loops)
+
+
+class LoopedModel(nn.Module, ABC):
+    """A model that answers a prompt by applying one step again and again."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+
+    @abstractmethod
+    def embed(self, prompt: Prompt) -> Context:
+        """What every loop may read: a named tuple of tensors, batch first."""
+
+    @abstractmethod
+    def start(self, context: Context) -> State:
+        """The state before the first loop."""
+
+    @abstractmethod
+    def step(self, state: State, context: Context, t: int) -> State:
+        """Loop number t, counted from 0."""
+
+    @abstractmethod
+    def readout(self, state: State, context: Context) -> Tensor:
+        """Predictions of +y at the scored positions."""
+
+    def forward(
+        self, prompt: Prompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1
+    ) -> Float[Tensor, "kept *models batch n"]:
+        """Predictions after each of the last `keep` of `loops` loops, with gradient through the last `grad`."""
+        context = self.embed(prompt)
+        state = self.start(context)
+        loops = self.config.loops if loops is None else loops
+        return unroll(self.step, state, context, loops=loops, grad=grad, keep=keep, collect=self.readout)
+
+    @torch.no_grad()
+    def predict(self, prompt: Prompt, *, loops: int | None = None) -> Float[Tensor, "*models batch n"]:
+        """Predictions at every x position after `loops` loops; each reads only the pairs before it."""
+        return self(prompt, loops=loops)[-1]
+
+    @torch.no_grad()
+    def settle(self, prompt: Prompt, rule: ExitRule, *, max_loops: int) -> Settled:
+        """Predictions where `rule` lets each prompt leave the loop, after at most `max_loops`."""
+        context = self.embed(prompt)
+        return settle(self.step, self.start(context), context, rule, max_loops=max_loops, collect=self.readout)
+
+    @torch.no_grad()
+    def states(self, prompt: Prompt, loops: int | None = None) -> list[State]:
+        """The state after every loop (a model of several layers a loop gives one after every layer)."""
+        context = self.embed(prompt)
+        states = [self.start(context)]
+        for t in range(self.config.loops if loops is None else loops):
+            states.extend(self.substeps(states[-1], context, t))
+        return states[1:]
+
+    def substeps(self, state: State, context: Context, t: int):
+        """The states inside loop t, the last one being `step`'s: one, unless a model has layers to show."""
+        yield self.step(state, context, t)
+
+    @property
+    def num_parameters(self) -> int:
+        """How many trainable numbers there are."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)

@@ -1,0 +1,147 @@
+"""The parts of a transformer block. Every part also runs with a leading axis of models in its weights.
+
+A module whose weight is (models, out, in) reads (models, ..., in): many models of one shape are one model
+(`stack`), equal to each alone up to rounding.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GPT-2's GELU: x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))."""
+    return F.gelu(x, approximate="tanh")
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return F.relu(x)
+
+
+class Linear(nn.Linear):
+    """y = W x + b, with W of shape (out, in) or (models, out, in)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply to the last axis."""
+        if self.weight.ndim == 2:
+            return F.linear(input, self.weight, self.bias)
+        flat = input.flatten(1, -2)
+        weight = self.weight.mT
+        out = torch.bmm(flat, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], flat, weight)
+        return out.unflatten(1, input.shape[1:-1])
+
+
+class LayerNorm(nn.LayerNorm):
+    """LayerNorm over the last axis, with scale and shift of shape (width) or (models, width)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply to the last axis."""
+        if self.weight.ndim == 1:
+            return super().forward(input)
+        shape = (self.weight.shape[0], *[1] * (input.ndim - 2), self.weight.shape[1])
+        normal = F.layer_norm(input, self.normalized_shape, eps=self.eps)
+        return torch.addcmul(self.bias.view(shape), self.weight.view(shape), normal)
+
+
+class Attention(nn.Module):
+    """Multi-head softmax attention of free head width: softmax(q k' / sqrt(head_width)) v, then a projection."""
+
+    def __init__(self, width: int, *, heads: int, head_width: int | None = None, causal: bool = True):
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.head_width = width // heads if head_width is None else head_width
+        inner = self.heads * self.head_width
+        self.qkv = Linear(width, 3 * inner)
+        self.proj = Linear(inner, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix the tokens of (..., seq, width); with `causal`, each reads itself and those before it."""
+        *lead, seq, _ = x.shape
+        qkv = self.qkv(x).view(-1, seq, 3, self.heads, self.head_width)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
+
+
+class MLP(nn.Module):
+    """W_2 act(W_1 x + b_1) + b_2, token by token."""
+
+    def __init__(self, width: int, *, hidden: int | None = None, activation: Activation = gelu):
+        super().__init__()
+        hidden = 4 * width if hidden is None else hidden
+        self.fc = Linear(width, hidden)
+        self.proj = Linear(hidden, width)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to the last axis."""
+        return self.proj(self.activation(self.fc(x)))
+
+
+class Block(nn.Module):
+    """One transformer layer, pre-norm: x <- x + attention(norm(x)); x <- x + mlp(norm(x)).
+
+    With `norm=False` there is no LayerNorm: the form that the exact constructions are written for.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        heads: int,
+        head_width: int | None = None,
+        hidden: int | None = None,
+        activation: Activation = gelu,
+        norm: bool = True,
+        causal: bool = True,
+    ):
+        super().__init__()
+        self.norm_1: nn.Module = LayerNorm(width) if norm else nn.Identity()
+        self.attention = Attention(width, heads=heads, head_width=head_width, causal=causal)
+        self.norm_2: nn.Module = LayerNorm(width) if norm else nn.Identity()
+        self.mlp = MLP(width, hidden=hidden, activation=activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply to (..., seq, width)."""
+        x = x + self.attention(self.norm_1(x))
+        return x + self.mlp(self.norm_2(x))
+
+    def initialize(self, *, num_layers: int) -> None:
+        """GPT-2's start: N(0, 0.02), residual projections divided by sqrt(2 num_layers), biases zero."""
+        for layer in (self.attention.qkv, self.attention.proj, self.mlp.fc, self.mlp.proj):
+            residual = layer in (self.attention.proj, self.mlp.proj)
+            nn.init.normal_(layer.weight, std=0.02 / (2 * num_layers) ** 0.5 if residual else 0.02)
+            nn.init.zeros_(layer.bias)
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def stack(models: Sequence[M]) -> M:
+    """Models of one shape as one model: every parameter gets a leading axis of models."""
+    stacked = copy.deepcopy(models[0])
+    for name, parameter in models[0].named_parameters():
+        owner, _, leaf = name.rpartition(".")
+        values = torch.stack([model.get_parameter(name).detach() for model in models])
+        setattr(stacked.get_submodule(owner), leaf, nn.Parameter(values, requires_grad=parameter.requires_grad))
+    return stacked
+
+
+def unstack(model: M) -> list[M]:
+    """The models that `stack` put together, each by itself."""
+    count = next(model.parameters()).shape[0]
+    singles = [copy.deepcopy(model) for _ in range(count)]
+    for name, parameter in model.named_parameters():
+        owner, _, leaf = name.rpartition(".")
+        for index, single in enumerate(singles):
+            setattr(single.get_submodule(owner), leaf, nn.Parameter(parameter[index].detach().clone()))
+    return singles

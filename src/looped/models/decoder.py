@@ -1,0 +1,136 @@
+"""The GPT-2-like decoder of yang24, looped; the unlooped one is a single loop of many layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from looped.models.base import LoopedModel, ModelConfig
+from looped.models.blocks import Block, LayerNorm, Linear
+from looped.prompt import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig(ModelConfig):
+    """A decoder: `layers` blocks a loop, `loops` loops."""
+
+    d: int = 20
+    """Dimension of x."""
+    width: int = 256
+    """Width of the residual stream: the paper's D."""
+    heads: int = 8
+    """Attention heads."""
+    layers: int = 1
+    """Blocks applied in each loop: the paper's L."""
+    positions: int = 203
+    """Learned positions: the longest prompt has half as many pairs."""
+    inject: Literal["add", "multiply", "none"] = "add"
+    """How a loop reads the prompt P: Y + P, Y * P, or not at all (weight tying: Y starts at P)."""
+    inside: bool = True
+    """Positions and final LayerNorm act inside every loop, as yang24 trained it; False: once, around the loop."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d", "width", "heads", "layers", "positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        if self.width % self.heads:
+            raise ValueError(f"`width` must be a multiple of heads={self.heads}; got {self.width}.")
+
+    def build(self) -> LoopedDecoder:
+        """A freshly initialised decoder."""
+        return LoopedDecoder(self)
+
+
+class Context(NamedTuple):
+    """What every loop reads."""
+
+    tokens: Float[Tensor, "*models batch seq width"]
+    """The embedded prompt P, with the positions already added where P enters by addition."""
+
+
+class LoopedDecoder(LoopedModel):
+    """A decoder block applied again and again to the same prompt.
+
+        Y <- norm(Block(Y + P + positions)),  Y_0 = 0
+
+    Ref: yang24, Sec. 3. Positions and norm inside the loop come from the published program, not from the text.
+    """
+
+    config: DecoderConfig
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__(config)
+        self.read_in = Linear(config.d, config.width)
+        self.positions = nn.Parameter(torch.empty(config.positions, config.width).normal_(std=0.02))
+        blocks = [Block(config.width, heads=config.heads) for _ in range(config.layers)]
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = LayerNorm(config.width)
+        self.read_out = Linear(config.width, 1)
+        for block in blocks:
+            block.initialize(num_layers=config.layers)
+
+    def embed(self, prompt: Prompt) -> Context:
+        """Interleave x_1, y_1, x_2, ... (y in coordinate 0), read in, and add positions where they go with P."""
+        if prompt.d != self.config.d:
+            raise ValueError(f"this model reads x of dimension {self.config.d}; got {prompt.d}. Use a matching task.")
+        if 2 * prompt.num_examples > self.config.positions:
+            raise ValueError(
+                f"a prompt may have at most {self.config.positions // 2} examples here; got {prompt.num_examples}. "
+                "Shorten it, or raise `positions` and train anew."
+            )
+        tokens = self.read_in(self._shared(interleave(prompt.to(self.positions.dtype))))
+        by_addition = self.config.inject == "add" or not self.config.inside
+        return Context(tokens + self._positions(tokens) if by_addition else tokens)
+
+    def start(self, context: Context) -> Tensor:
+        """Zeros for addition, ones for multiplication, the prompt itself for weight tying."""
+        if self.config.inject == "none":
+            return context.tokens
+        fill = torch.zeros_like if self.config.inject == "add" else torch.ones_like
+        return fill(context.tokens)
+
+    def substeps(self, state: Tensor, context: Context, t: int) -> Iterator[Tensor]:
+        """The stream after each block of one loop; the last is the loop's new state."""
+        stream = self._inject(state, context)
+        for index, block in enumerate(self.blocks):
+            stream = block(stream)
+            last = index == len(self.blocks) - 1
+            yield self.norm(stream) if last and self.config.inside else stream
+
+    def step(self, state: Tensor, context: Context, t: int) -> Tensor:
+        """Inject the prompt, then apply every block."""
+        *_, state = self.substeps(state, context, t)
+        return state
+
+    def readout(self, state: Tensor, context: Context) -> Float[Tensor, "*models batch n"]:
+        """One number at every x token."""
+        at_x = state[..., ::2, :]
+        return self.read_out(at_x if self.config.inside else self.norm(at_x)).squeeze(-1)
+
+    def _inject(self, state: Tensor, context: Context) -> Tensor:
+        if self.config.inject == "add":
+            return state + context.tokens
+        stream = state * context.tokens if self.config.inject == "multiply" else state
+        return stream + self._positions(stream) if self.config.inside else stream
+
+    def _positions(self, tokens: Tensor) -> Tensor:
+        positions = self.positions[..., : tokens.shape[-2], :]
+        return positions if positions.ndim == 2 else positions[:, None]
+
+    def _shared(self, tokens: Tensor) -> Tensor:
+        """Give every model of a stack the same prompts, unless each comes with its own."""
+        stacked = self.positions.ndim == 3 and tokens.ndim == 3
+        return tokens.expand(self.positions.shape[0], -1, -1, -1) if stacked else tokens
+
+
+def interleave(prompt: Prompt) -> Float[Tensor, "*models batch seq d"]:
+    """Tokens x_1, y_1, x_2, y_2, ...; y lies in coordinate 0, the rest of its token is zero."""
+    ys = torch.zeros_like(prompt.xs)
+    ys[..., 0] = prompt.ys
+    return torch.stack((prompt.xs, ys), dim=-2).flatten(-3, -2)

@@ -1,0 +1,154 @@
+"""The one loop in the library: `unroll` for training and curves, `settle` for inference with an exit rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+State = Any
+"""A tensor, or a (named) tuple of tensors, batch first."""
+Context = Any
+"""What every loop may read: a (named) tuple of tensors, batch first."""
+Step = Callable[[State, Context, int], State]
+"""(state, context, t) -> state: loop number t, counted from 0."""
+
+
+def check_loops(loops: int, **windows: int | None) -> None:
+    """Refuse a loop count below 1 and any window that does not fit into it."""
+    if loops < 1:
+        raise ValueError(f"`loops` must be at least 1; got {loops}.")
+    for name, value in windows.items():
+        if value is not None and not 1 <= value <= loops:
+            raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
+
+
+def unroll(
+    step: Step,
+    state: State,
+    context: Context,
+    *,
+    loops: int,
+    grad: int | None = None,
+    keep: int = 1,
+    collect: Callable[[State, Context], Tensor],
+) -> Tensor:
+    """Apply `step` `loops` times and stack what `collect` reads off the last `keep` states.
+
+        state_{t+1} = step(state_t, context, t),  t = 0 .. loops-1
+
+    `grad` is how many of the last loops carry gradient (None: all). The loops before run without a graph, so their
+    number costs time and no memory. `keep` and `grad` are independent: one is the loss window, one the gradient's.
+    """
+    check_loops(loops, grad=grad, keep=keep)
+    prefix = 0 if grad is None else loops - grad
+    kept: list[Tensor] = []
+
+    def run(first: int, last: int, state: State) -> State:
+        for t in range(first, last):
+            state = step(state, context, t)
+            if t >= loops - keep:
+                kept.append(collect(state, context))
+        return state
+
+    if prefix:
+        with torch.no_grad():
+            state = run(0, prefix, state)
+    run(prefix, loops, state)
+    return torch.stack(kept)
+
+
+ExitRule = Callable[[State, State, Context, int], Tensor]
+"""(state, previous, context, t) -> (batch) bool: True where loop t was the last one a prompt needed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Stop after a fixed number of loops."""
+
+    loops: int
+    """How many."""
+
+    def __call__(self, state: State, previous: State, context: Context, t: int) -> Bool[Tensor, "batch"]:
+        """True for all from loop `loops` on."""
+        first = leaves(state)[0]
+        return torch.full((first.shape[0],), t + 1 >= self.loops, device=first.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateChange:
+    """Stop when one loop moves the state by less than `tolerance`, relative to its size."""
+
+    tolerance: float
+    """Largest relative change, in the Euclidean norm over everything a prompt's state holds."""
+
+    def __call__(self, state: State, previous: State, context: Context, t: int) -> Bool[Tensor, "batch"]:
+        """True where |state - previous| <= tolerance |state|."""
+        pairs = list(zip(leaves(state), leaves(previous), strict=True))
+        change = sum((new - old).flatten(1).square().sum(1) for new, old in pairs)
+        size = sum(new.flatten(1).square().sum(1) for new, _ in pairs)
+        return torch.as_tensor(change <= self.tolerance**2 * size)
+
+
+class Settled(NamedTuple):
+    """Predictions where each prompt left the loop, and after how many loops."""
+
+    predictions: Tensor
+    loops: Int[Tensor, "batch"]
+    finished: Bool[Tensor, "batch"]
+    """False where `max_loops` ended it before the rule did."""
+
+
+@torch.no_grad()
+def settle(
+    step: Step,
+    state: State,
+    context: Context,
+    rule: ExitRule,
+    *,
+    max_loops: int,
+    collect: Callable[[State, Context], Tensor],
+) -> Settled:
+    """Loop until `rule` is met, prompt by prompt; finished prompts leave the batch and stop costing."""
+    check_loops(max_loops)
+    first = leaves(state)[0]
+    active = torch.arange(first.shape[0], device=first.device)
+    loops = torch.full_like(active, max_loops)
+    finished = torch.zeros_like(active, dtype=torch.bool)
+    predictions: Tensor | None = None
+    for t in range(max_loops):
+        previous, state = state, step(state, context, t)
+        done = rule(state, previous, context, t)
+        leaving = done | (t == max_loops - 1)
+        if not leaving.any():
+            continue
+        out = collect(rows(state, leaving), rows(context, leaving))
+        if predictions is None:
+            predictions = out.new_empty(len(loops), *out.shape[1:])
+        predictions[active[leaving]] = out
+        loops[active[leaving]] = t + 1
+        finished[active[done]] = True
+        if leaving.all():
+            break
+        state, context, active = rows(state, ~leaving), rows(context, ~leaving), active[~leaving]
+    assert predictions is not None
+    return Settled(predictions, loops, finished)
+
+
+def leaves(tree: Any) -> list[Tensor]:
+    """The tensors of a tensor or a nested tuple of them."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    return [] if tree is None else [leaf for part in tree for leaf in leaves(part)]
+
+
+def rows(tree: Any, index: Tensor) -> Any:
+    """The prompts at `index` of a tensor or a nested tuple of them."""
+    if tree is None or isinstance(tree, Tensor):
+        return None if tree is None else tree[index]
+    parts = [rows(part, index) for part in tree]
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)

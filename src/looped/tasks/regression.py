@@ -1,0 +1,70 @@
+"""Linear function classes: plain, noisy, sparse."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.prompt import Prompt
+from looped.tasks.task import Task, active_mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearRegression(Task):
+    """y = w'x + noise, with x and w standard normal in the active coordinates. Ref: yang24, Sec. 4."""
+
+    noise: float = 0.0
+    """Standard deviation of the label noise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise < 0:
+            raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
+
+    @property
+    def label_variance(self) -> float:
+        """d + noise^2."""
+        return self.d + self.noise**2
+
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
+        """Fresh x, w and noise for every prompt."""
+        device = generator.device
+        mask = active_mask(self.d, dims, device)
+        xs = torch.randn(batch, n, self.d, generator=generator, device=device) * mask
+        w = self.weights(batch, mask, generator)
+        ys = torch.einsum("bnd,bd->bn", xs, w)
+        if self.noise:
+            ys = ys + self.noise * torch.randn(batch, n, generator=generator, device=device)
+        return Prompt(xs, ys, truth={"w": w})
+
+    def weights(self, batch: int, mask: Float[Tensor, "d"], generator: torch.Generator) -> Float[Tensor, "batch d"]:
+        """The hidden w of each prompt, zero outside the active coordinates."""
+        return torch.randn(batch, self.d, generator=generator, device=generator.device) * mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseRegression(LinearRegression):
+    """y = w'x with `nonzero` nonzero entries in w, their places drawn among the active coordinates."""
+
+    nonzero: int = 3
+    """How many entries of w are not zero: the paper's s."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.nonzero <= self.d:
+            raise ValueError(f"`nonzero` must be in [1, d={self.d}]; got {self.nonzero}.")
+
+    @property
+    def label_variance(self) -> float:
+        """nonzero + noise^2."""
+        return self.nonzero + self.noise**2
+
+    def weights(self, batch: int, mask: Float[Tensor, "d"], generator: torch.Generator) -> Float[Tensor, "batch d"]:
+        """Normal entries at `nonzero` random active places (at all of them where fewer are active)."""
+        keys = torch.rand(batch, self.d, generator=generator, device=generator.device) + mask
+        places = keys.topk(self.nonzero, dim=1).indices
+        support = torch.zeros_like(keys).scatter_(1, places, 1.0)
+        return super().weights(batch, mask, generator) * support

@@ -1,0 +1,44 @@
+"""What a task is: it samples prompts and judges answers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.prompt import Prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A function class: each prompt is one function drawn from it, shown by examples."""
+
+    d: int = 20
+    """Dimension of x."""
+
+    def __post_init__(self) -> None:
+        if self.d < 1:
+            raise ValueError(f"`d` must be at least 1; got {self.d}.")
+
+    @property
+    @abstractmethod
+    def label_variance(self) -> float:
+        """E[y^2]: what predicting zero costs, and so the unit of `error`."""
+
+    @abstractmethod
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
+        """`batch` prompts of `n` pairs on the generator's device; only the first `dims` coordinates are active."""
+
+    def error(self, outputs: Float[Tensor, "*kept batch n"], prompt: Prompt) -> Float[Tensor, "*kept batch n"]:
+        """Squared error at every position, scaled so that predicting zero scores 1 on average."""
+        return (outputs - prompt.ys).square() / self.label_variance
+
+
+def active_mask(d: int, dims: int | Tensor | None, device: torch.device) -> Float[Tensor, "d"]:
+    """1 for the first `dims` coordinates, 0 for the rest; a tensor keeps shapes fixed while it changes."""
+    if dims is None:
+        return torch.ones(d, device=device)
+    return (torch.arange(d, device=device) < dims).float()

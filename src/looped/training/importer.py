@@ -1,0 +1,123 @@
+"""Checkpoints of the published programs become runs: the only place that opens a .pt file, weights only."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from looped.experiment import Experiment
+from looped.models.decoder import DecoderConfig
+from looped.tasks.regression import LinearRegression
+from looped.training.run import Checkpoint, Run
+
+BLOCK_NAMES = {
+    "ln_1": "norm_1",
+    "ln_2": "norm_2",
+    "attn.c_attn": "attention.qkv",
+    "attn.c_proj": "attention.proj",
+    "mlp.c_fc": "mlp.fc",
+    "mlp.c_proj": "mlp.proj",
+}
+"""A block's parts in the published programs, and here."""
+
+IGNORED = re.compile(r"_backbone\.(transformer\.)?(wte\.weight|h\.\d+\.attn\.(bias|masked_bias))")
+"""Held in the files, used by neither program: token embeddings and causal mask buffers."""
+
+
+def import_checkpoint(
+    file: str | Path,
+    out: str | Path,
+    *,
+    heads: int,
+    loops: int | None = None,
+    inject: Literal["add", "none"] | None = None,
+) -> tuple[Run, str]:
+    """Write a run folder from a checkpoint of yang24's or Garg et al.'s program; say how it was taken.
+
+    Heads and loops are not in the file: a one-layer yang24 file is taken as looped (20 loops unless told), any other
+    as unlooped.
+    """
+    state = read_state(Path(file))
+    yang = any(name.startswith("_backbone.transformer.") for name in state)
+    weights = {rename(name): tensor for name, tensor in state.items() if not IGNORED.fullmatch(name)}
+    if not yang:
+        # Conv1D holds (in, out), Linear (out, in)
+        inner = re.compile(r"blocks\.\d+\.(attention|mlp)\..*weight")
+        weights = {name: value.T.contiguous() if inner.fullmatch(name) else value for name, value in weights.items()}
+    layers = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("blocks.")), default=-1)
+    looped = loops is not None or (yang and layers == 1)
+    try:
+        config = DecoderConfig(
+            d=weights["read_in.weight"].shape[1],
+            width=weights["read_in.weight"].shape[0],
+            heads=heads,
+            layers=layers,
+            positions=weights["positions"].shape[0],
+            loops=(loops if loops is not None else 20) if looped else 1,
+            inject=inject or "add",
+        )
+        config.build().load_state_dict(weights)
+    except (KeyError, IndexError, RuntimeError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise ValueError(f"{file} does not hold a decoder of yang24 or Garg et al.: {reason}.") from None
+    experiment = Experiment(
+        name=re.sub(r"[^\w.-]", "_", Path(file).stem), task=LinearRegression(d=config.d), model=config
+    )
+    run = Run.create(Path(out), experiment)
+    run.save(Checkpoint(0, True, {f"model/{name}": value for name, value in weights.items()}), keep=1)
+    run.save_provenance("cpu", 0.0, imported_from=Path(file).name)
+    layout = "yang24" if yang else "Garg et al."
+    taken = (
+        f"{config.loops} loops of {layers} layer(s), injection {config.inject}"
+        if looped
+        else f"unlooped, {layers} layer(s)"
+    )
+    return run, f"{layout} layout, taken as {taken}, {heads} heads"
+
+
+def read_state(file: Path) -> dict[str, Tensor]:
+    """The state dict in a .pt file, bare or under `model` or `model_state_dict`, by torch's weights-only reader."""
+    if not file.is_file():
+        raise ValueError(f"{file} is not a file.")
+    try:
+        with warnings.catch_warnings(), contextlib.suppress(UserWarning):
+            warnings.simplefilter("ignore")
+            data: Any = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # the reader raises many kinds on hostile or damaged files, UnpicklingError among them
+        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        raise ValueError(f"{file} is not a weights-only .pt file and will not be unpickled ({reason}).") from None
+    for key in ("model_state_dict", "model"):
+        if isinstance(data, Mapping) and isinstance(data.get(key), Mapping):
+            data = data[key]
+    if not isinstance(data, Mapping) or not all(isinstance(value, Tensor) for value in data.values()):
+        raise ValueError(f"{file} holds no state dict, bare or under `model` or `model_state_dict`.")
+    state = {str(name): tensor for name, tensor in data.items()}
+    if "_read_in.weight" not in state:
+        raise ValueError(f"{file} holds no decoder of yang24 or Garg et al.: it has no `_read_in.weight`.")
+    bad = next(
+        (name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()), None
+    )
+    if bad is not None:
+        raise ValueError(f"{file} holds weights that are not finite, in `{bad}`.")
+    return state
+
+
+def rename(name: str) -> str:
+    """The name of a published parameter in our decoder; an unknown one stays and is refused later."""
+    name = name.replace("_backbone.transformer.", "_backbone.")
+    fixed = {"_backbone.wpe.weight": "positions"}
+    if name in fixed:
+        return fixed[name]
+    name = re.sub(r"^_backbone\.ln_f\.", "norm.", name)
+    name = re.sub(r"^_read_(in|out)\.", r"read_\1.", name)
+    match = re.fullmatch(r"_backbone\.h\.(\d+)\.(.+)\.(weight|bias)", name)
+    if match and match[2] in BLOCK_NAMES:
+        return f"blocks.{match[1]}.{BLOCK_NAMES[match[2]]}.{match[3]}"
+    return name

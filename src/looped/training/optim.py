@@ -1,0 +1,130 @@
+"""Adam, AdamW, and a short Muon; clipping model by model."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from looped.experiment import OptimizerConfig
+from looped.models.blocks import Block
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, then the nearest orthogonal matrix as the update.
+
+        B <- beta B + G;  W <- W - lr sqrt(max(1, rows/cols)) orthogonal(G + beta B)
+
+    Batched over matrices and over a leading axis of models; runs in the weights' own precision and takes a tensor
+    learning rate. `split` cuts a parameter's rows into that many matrices first: q, k and v are orthogonalised apart.
+    torch's own Muon is the test's reference.
+    """
+
+    def __init__(self, groups: list[dict], *, lr: float | Tensor, momentum: float = 0.95, iterations: int = 5):
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "iterations": iterations, "split": 1})
+
+    @torch.no_grad()
+    def step(self, closure=None):  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            for shape in dict.fromkeys(parameter.shape for parameter in parameters):
+                self._update([parameter for parameter in parameters if parameter.shape == shape], group)
+
+    def _update(self, parameters: list[Tensor], group: dict) -> None:
+        """Parameters of one shape: one stack of matrices, one batched iteration."""
+        directions = []
+        for parameter in parameters:
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+            state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
+            directions.append(parameter.grad + group["momentum"] * state["momentum"])
+        stacked = torch.stack(directions)
+        matrices = stacked.unflatten(-2, (group["split"], -1))
+        rows, columns = matrices.shape[-2:]
+        updates = orthogonal(matrices, iterations=group["iterations"]) * max(1.0, rows / columns) ** 0.5
+        for parameter, update in zip(parameters, updates.flatten(-3, -2), strict=True):
+            parameter.sub_(update * group["lr"])
+
+
+def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
+    """Push all singular values towards 1 by a quintic iteration, batched over leading axes.
+
+    X <- a X + (b A + c A^2) X,  A = X X',  (a, b, c) = (3.4445, -4.7750, 2.0315)
+    """
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+class Optimizers:
+    """The optimisers of one run, stepped together; their state is a flat dict of tensors."""
+
+    def __init__(self, model: nn.Module, config: OptimizerConfig):
+        self.config = config
+        self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        matrices = block_matrices(model) if config.kind == "muon" else []
+        claimed = {id(parameter) for parameter, _ in matrices}
+        others = [parameter for parameter in model.parameters() if id(parameter) not in claimed]
+        adam = torch.optim.AdamW if config.kind == "adamw" else torch.optim.Adam
+        decay = config.weight_decay if config.kind == "adamw" else 0.0
+        first = adam(others, lr=config.learning_rate, betas=config.betas, weight_decay=decay, fused=True)
+        self.rated: list[tuple[torch.optim.Optimizer, float]] = [(first, config.learning_rate)]
+        if matrices:
+            counts = sorted({split for _, split in matrices})
+            groups = [{"params": [p for p, split in matrices if split == n], "split": n} for n in counts]
+            self.rated.append((Muon(groups, lr=config.muon_learning_rate), config.muon_learning_rate))
+
+    def step(self, factor: float) -> None:
+        """One update at `factor` times the configured rates."""
+        for optimizer, rate in self.rated:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * factor
+            optimizer.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything the optimisers remember, as `parameter/key`."""
+        return {
+            f"{self.names[parameter]}/{key}": value
+            for optimizer, _ in self.rated
+            for parameter, state in optimizer.state.items()
+            for key, value in state.items()
+        }
+
+    def load(self, tensors: dict[str, Tensor]) -> None:
+        """Remember what `tensors` gave."""
+        parameters = {name: parameter for parameter, name in self.names.items()}
+        owners = {id(p): opt for opt, _ in self.rated for group in opt.param_groups for p in group["params"]}
+        for name, value in tensors.items():
+            parameter = parameters[name.partition("/")[0]]
+            owners[id(parameter)].state[parameter][name.partition("/")[2]] = value
+
+
+def block_matrices(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
+    """The weight matrices inside the model's blocks, each with the number of matrices it holds (q, k, v: 3)."""
+    found = [
+        (parameter, 3 if name.endswith("qkv.weight") else 1)
+        for block in model.modules()
+        if isinstance(block, Block)
+        for name, parameter in block.named_parameters()
+        if name.endswith(".weight") and "norm" not in name
+    ]
+    if not found:
+        raise ValueError("Muon needs a model made of `looped.models.blocks.Block`; this one has none. Use adam.")
+    return found
+
+
+def clip_gradients(model: nn.Module, largest: float | None, *, stacked: bool = False) -> Tensor:
+    """Scale gradients down to norm `largest` where above it, each model of a stack by itself; give back the norms."""
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    squares = [g.flatten(1).square().sum(1) if stacked else g.square().sum() for g in gradients]
+    norm = torch.stack(squares).sum(0).sqrt()
+    if largest is not None:
+        scale = (largest / (norm + 1e-6)).clamp(max=1.0)
+        for gradient in gradients:
+            gradient.mul_(scale.view(-1, *[1] * (gradient.ndim - 1)) if stacked else scale)
+    return norm

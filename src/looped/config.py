@@ -83,8 +83,10 @@ def _join(where: str, key: str) -> str:
     return f"{where}.{key}" if where else key
 
 
-def _decode_plain(data: Any, hint: type, where: str) -> Any:
-    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+def _decode_plain(data: Any, hint: Any, where: str) -> Any:
+    if not isinstance(hint, type):
+        raise ValueError(f"`{where}` is annotated {hint}, which a config cannot hold. Use a tuple, or a dataclass.")
+    if hint is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < 2**1023:
         data = float(data)
     if not isinstance(data, hint) or (isinstance(data, bool) and hint is not bool):
         raise ValueError(f"`{where}` must be {hint.__name__}; got {data!r}.")
@@ -185,6 +187,8 @@ def _kinds(config: Any) -> list[Any]:
     if dataclasses.is_dataclass(config):
         parts = [_kinds(getattr(config, field.name)) for field in dataclasses.fields(config)]
         return [type(config), *(kind for part in parts for kind in part)]
+    if isinstance(config, (list, tuple)):
+        return [kind for item in config for kind in _kinds(item)]
     return [config] if inspect.isfunction(config) else []
 
 

@@ -71,6 +71,8 @@ class TrainConfig:
     """Decay of a running average of the weights, which the evaluation then reads; None: none."""
     start: str | None = None
     """Run folder whose weights training starts from; None: fresh weights."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Precision of weights and prompts."""
     seed: int = 0
     """One seed names a run: weights and prompts."""
     log_every: int = 50
@@ -94,6 +96,15 @@ class TrainConfig:
     def windows(self, loops: int) -> dict[str, int | None]:
         """`grad` and `keep` at a step of `loops` loops: never more than there are."""
         return {"grad": None if self.grad is None else min(self.grad, loops), "keep": min(self.window, loops)}
+
+
+def _one_spelling(data: Any) -> Any:
+    """Whole floats as integers: `noise=1` and `noise=1.0` are one config, and its hash is one."""
+    if isinstance(data, dict):
+        return {key: _one_spelling(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_one_spelling(item) for item in data]
+    return int(data) if isinstance(data, float) and data.is_integer() else data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +135,7 @@ class Experiment:
     @property
     def hash(self) -> str:
         """Names the run: equal configs, equal hash."""
-        text = json.dumps(self.to_data(), sort_keys=True)
+        text = json.dumps(_one_spelling(self.to_data()), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     def to_data(self) -> dict[str, Any]:

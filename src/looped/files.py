@@ -37,15 +37,16 @@ def read_json(path: Path) -> Any:
     """Read JSON; damage is a ValueError that names the file."""
     try:
         return json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}. Restore it from a copy.") from None
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write tensors and a few facts about them as one safetensors file, with a checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    facts = {"about": json.dumps(about, allow_nan=False), "sha256": digest(tensors)}
-    write_bytes(path, save(tensors, metadata=facts))
+    text = json.dumps(about, allow_nan=False)
+    # one entry, since safetensors writes several in random order: equal checkpoints are equal files
+    write_bytes(path, save(tensors, metadata={"looped": f"{digest(tensors, text)} {text}"}))
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -53,19 +54,19 @@ def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[s
     remedy = "Delete it to fall back on an earlier one, or restore it from a copy."
     try:
         with safe_open(path, framework="pt") as file:
-            facts = file.metadata() or {}
+            facts = (file.metadata() or {})["looped"]
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        about = json.loads(facts["about"])
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"{path} is not a whole checkpoint of looped ({error}). {remedy}") from None
-    if digest(tensors) != facts.get("sha256"):
+    checksum, _, text = facts.partition(" ")
+    if digest(tensors, text) != checksum:
         raise ValueError(f"{path} is damaged: its checksum does not match. {remedy}")
-    return {name: tensor.to(device) for name, tensor in tensors.items()}, about
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, json.loads(text)
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, shapes and bytes."""
-    total = hashlib.sha256()
+def digest(tensors: Mapping[str, Tensor], about: str) -> str:
+    """SHA-256 over the facts, names, shapes and bytes."""
+    total = hashlib.sha256(about.encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -53,7 +53,8 @@ class Prompt:
 
     def to(self, target: torch.device | torch.dtype | str) -> Prompt:
         """The same prompt on another device or in another precision."""
-        return self._map(lambda tensor: tensor.to(target) if tensor.is_floating_point() else tensor)
+        precision = isinstance(target, torch.dtype)
+        return self._map(lambda one: one if precision and not one.is_floating_point() else one.to(target))
 
     def rows(self, index: slice | Tensor) -> Prompt:
         """The prompts at `index` of the batch."""

@@ -41,7 +41,7 @@ def demo(
     points = 2 * clean.task.d + 1
     runs, results = [], []
     for experiment, title in ((clean, "Noiseless labels"), (noisy, "Noisy labels")):
-        run = train_with_bar(experiment, out=out, device="cpu", quiet=hush)
+        [run] = train_with_bar(experiment, out=out, device="cpu", quiet=hush)
         result = evaluate(run.model(), experiment.task, points=points, max_loops=4 * experiment.model.loops)
         save_evaluation(run, title, result)
         runs.append(run)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from looped.cli.common import Code, Device, Json, Out, Quiet, Set, messages, pick_device, print_json, training_bar
 from looped.config import code_of, override
-from looped.experiment import Experiment
+from looped.experiment import Experiment, TrainConfig
 from looped.recipes import experiment as find_experiment
 from looped.recipes import load_code
 from looped.training.importer import import_checkpoint
 from looped.training.run import Run
-from looped.training.trainer import train as run_training
+from looped.training.trainer import train as train_one
+from looped.training.trainer import train_seeds
 
 
 def train(
@@ -22,6 +24,7 @@ def train(
     scale: Annotated[str | None, typer.Option(help="smoke (seconds), cpu (minutes) or paper (a GPU).")] = None,
     set_: Set = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set train.seed=...")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Train this many seeds, from --seed up, as one batch.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run folder instead.")] = None,
     start: Annotated[str | None, typer.Option(metavar="RUN", help="Start from the weights of this run.")] = None,
     code: Code = None,
@@ -40,8 +43,8 @@ def train(
     if (recipe is None) == (resume is None):
         raise ValueError("say what to train: a recipe (`looped list` shows them), or `--resume RUN`.")
     if resume is not None:
-        if scale is not None or set_ or seed is not None or start is not None:
-            raise ValueError("a resumed run keeps its config; leave --scale, --set, --seed and --start out.")
+        if any(option is not None for option in (scale, set_, seed, seeds, start)):
+            raise ValueError("a resumed run keeps its config; leave --scale, --set, --seed, --seeds, --start out.")
         opened = Run.open(resume, handed_over(code))
         experiment, folder = opened.experiment, opened.path
     else:
@@ -50,22 +53,34 @@ def train(
         experiment = override(experiment, settings, handed_over(code))
         if start is not None and experiment.train is not None:
             experiment = replace(experiment, train=replace(experiment.train, start=start))
-    run = train_with_bar(experiment, out=out, folder=folder, device=device, quiet=quiet or json)
-    summary = summarize(run)
+    if seeds is not None and seeds < 1:
+        raise ValueError(f"`--seeds` must be at least 1; got {seeds}.")
+    runs = train_with_bar(experiment, out=out, folder=folder, device=device, seeds=seeds, quiet=quiet or json)
+    summaries = [summarize(run) for run in runs]
     if json:
-        print_json(summary)
+        print_json(summaries if seeds is not None else summaries[0])
     elif not quiet:
-        messages.print(
-            f"{run.path}: loss {summary['loss']:.4f}, error {summary['error']:.4f} after {summary['step']} steps."
-        )
-        messages.print(f"Next: looped evaluate {run.path}")
+        for one in summaries:
+            messages.print(f"{one['run']}: loss {one['loss']:.4f}, error {one['error']:.4f} after {one['step']} steps.")
+        messages.print(f"Next: looped evaluate {runs[0].path}")
 
 
-def train_with_bar(experiment: Experiment, *, out: str, device: str = "auto", folder=None, quiet: bool = False) -> Run:
-    """Train with a progress bar."""
-    steps = 0 if experiment.train is None else experiment.train.steps
-    with training_bar(experiment.name, steps, quiet=quiet) as bar:
-        return run_training(experiment, out=out, folder=folder, device=pick_device(device), progress=bar)
+def train_with_bar(
+    experiment: Experiment,
+    *,
+    out: str,
+    device: str = "auto",
+    folder: Path | None = None,
+    seeds: int | None = None,
+    quiet: bool = False,
+) -> list[Run]:
+    """Train with a progress bar: one run, or `seeds` of them as one batch."""
+    config = experiment.train or TrainConfig()
+    place = pick_device(device)
+    with training_bar(experiment.name, config.steps, quiet=quiet) as bar:
+        if seeds is None:
+            return [train_one(experiment, out=out, folder=folder, device=place, progress=bar)]
+        return train_seeds(experiment, range(config.seed, config.seed + seeds), out=out, device=place, progress=bar)
 
 
 def summarize(run: Run) -> dict[str, Any]:

@@ -51,9 +51,12 @@ class _Head(NamedTuple):
 
 
 def construct(program: Program, *, limits: Limits | None = None, loops: int = 1) -> AlgoFormer:
-    """An AlgoFormer in float64 whose weights run `program`; the heads a layer does not use are zero."""
+    """An AlgoFormer whose weights run `program`; the heads a layer does not use are zero.
+
+    The weights are in float64, which cancelling large numbers needs; a run folder keeps their precision.
+    """
     limits = limits or Limits()
-    model = configure(program, loops=loops).build()
+    model = configure(program, loops=loops).build().double()
     stream = program.stream
     with torch.no_grad():
         for parameter in model.parameters():
@@ -88,7 +91,6 @@ def configure(program: Program, *, loops: int = 1) -> AlgoFormerConfig:
         norm=False,
         activation=relu,
         causal=program.causal,
-        double=True,
         subspaces=tuple(program.stream.spaces.items()),
     )
 

@@ -76,7 +76,7 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
     token, the first y, since the first x is a key; the first answer, which no pair precedes, is 0.
     """
     place = rotations(num_pairs)
-    start = place.table([0]).T
+    start = place.table(range(1)).T
     copy = Layer(
         attention=(partner(value={"x": 2.0}, to={"beside": 1.0}),),
         mlp=(Put(value={"beside": -1.0}, to={"beside": 1.0}, unless=(("is_y", 0),)),),

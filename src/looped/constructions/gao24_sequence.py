@@ -70,7 +70,7 @@ def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, e
     place = rotations(seq + order)
     sizes = {"x": d, "copied": max(1, order - 1) * d, "h": hidden, "scaled": width}
     flags = {"position": place.dim, "inside": max(1, order - 1), "last": 1, "earlier": 1, "one": 1}
-    window = {"x": np.eye(order * d, d, -(order - 1) * d)}
+    window: dict[str, Array] = {"x": np.eye(order * d, d, -(order - 1) * d)}
     if order > 1:  # Phi reads oldest first, the copies are newest first
         flipped = np.kron(np.eye(order - 1)[::-1], np.eye(d))
         window["copied"] = np.vstack([flipped, np.zeros((d, (order - 1) * d))])
@@ -157,7 +157,7 @@ def descent_loop(*, eta: float) -> Layer:
     return Layer(attention=(descent(eta=eta, to={"residual": 1.0, "prediction": 1.0}),), mlp=(empty,))
 
 
-def sequence_positions(place: Rotations, seq: int, copies: int) -> dict[str, Float[Array, "seq size"]]:
+def sequence_positions(place: Rotations, seq: int, copies: int) -> dict[str, Float[Array, "seq _"]]:
     """Rotations, for each copy whether it lies inside the sequence, and 1 for `earlier` and `one`."""
     inside = (np.arange(seq)[:, None] > np.arange(copies)).astype(np.float64)
     ones = np.ones((seq, 1))

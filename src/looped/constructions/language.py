@@ -161,9 +161,9 @@ class Program:
     stream: Stream
     inputs: Write
     """Where the coordinates of a token go: subspace -> matrix (size, token width)."""
-    positions: Mapping[str, Float[Array, "seq size"]]
+    positions: Mapping[str, Float[Array, "seq _"]]
     """What each position adds, by subspace."""
-    marks: Mapping[str, Float[Array, "marked size"]] = field(default_factory=dict)
+    marks: Mapping[str, Float[Array, "marked _"]] = field(default_factory=dict)
     """What the last token (of pairs: the last two) gets besides: this is the query."""
     pre: tuple[Layer, ...] = ()
     loop: tuple[Layer, ...]

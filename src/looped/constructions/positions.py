@@ -59,7 +59,7 @@ class Rotations:
         return np.concatenate([np.cos(angles), np.sin(angles)], axis=1) / math.sqrt(len(self.frequencies))
 
     def shift(self, steps: int) -> Float[Array, "dim dim"]:
-        """The matrix with shift(s) p_t = p_{t+s}."""
+        """The matrix that takes every p_t to p_{t+steps}."""
         cos, sin = np.diag(np.cos(steps * self.frequencies)), np.diag(np.sin(steps * self.frequencies))
         return np.block([[cos, -sin], [sin, cos]])
 

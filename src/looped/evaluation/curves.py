@@ -12,6 +12,7 @@ from torch import Tensor
 from looped.baselines.linear import averaging, least_squares, ridge
 from looped.evaluation.bootstrap import bootstrap
 from looped.models.base import LoopedModel
+from looped.models.loop import check_loops
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 
@@ -92,11 +93,12 @@ def evaluate(
     trained = model.config.loops
     loops = trained if loops is None else loops
     max_loops = max(loops, 4 * trained) if max_loops is None else max_loops
+    check_loops(loops)
     if max_loops < loops:
         raise ValueError(f"`max_loops` must be at least loops={loops}; got {max_loops}.")
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
-    device = next(model.parameters()).device
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     generator = torch.Generator(device).manual_seed(seed)
     prompt = task.sample(batch=prompts, n=points, generator=generator)
     errors, last = _model_errors(model, task, prompt, loops, max_loops)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from looped.evaluation.curves import Curve, Evaluation
 from looped.files import read_json, write_json
 
 
+@runtime_checkable
 class Folder(Protocol):
     """Anything that lives in a folder, such as a `Run`."""
 
@@ -63,9 +64,9 @@ def _read(file: Path) -> tuple[str, Evaluation]:
         if not by_examples:
             raise ValueError("`by_examples` is empty")
         by_loops = _curve(data.pop("by_loops"))
-        evaluation = Evaluation(**data, by_examples=by_examples, by_loops=by_loops)
         for field, kind in {"task": str, "prompts": int, "loops": int, "trained_loops": int, "level": float}.items():
-            _typed(getattr(evaluation, field), kind, field)
+            _typed(data[field], kind, field)
+        evaluation = Evaluation(**data, by_examples=by_examples, by_loops=by_loops)
     except KeyError as error:
         raise ValueError(f"{file} is not a whole evaluation: it has no {error}. Evaluate the run again.") from None
     except (TypeError, ValueError) as error:
@@ -95,6 +96,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-__all__ = ["evaluations", "save_evaluation"]

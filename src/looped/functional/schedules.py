@@ -54,6 +54,8 @@ class Ramp(Schedule):
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"`share` must be in (0, 1]; got {self.share}.")
+        if self.stop < self.start:
+            raise ValueError(f"a ramp climbs; got start={self.start}, stop={self.stop}.")
 
     def __call__(self, step: int, steps: int) -> int:
         """Climb in equal stairs."""

@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgoFormerConfig(ModelConfig):
-    """An AlgoFormer; with `pre` and `post` of no layers it is the vanilla looped model, with `loops=1` a standard one."""
+    """An AlgoFormer; without layers in `pre` and `post` the vanilla looped model, with one loop a standard one."""
 
     d: int = 20
     """Dimension of x, or of a token of a sequence."""
@@ -51,7 +51,7 @@ class AlgoFormerConfig(ModelConfig):
     """Learned positions: the longest prompt has as many tokens, two to a pair."""
     tokens: Literal["overlaid", "apart", "given"] = "overlaid"
     """How a prompt becomes tokens: x and (y, 0..0) as in yang24; (x, 0) and (0, y) as gao24's proofs write it; or
-    it comes as tokens."""
+    its xs are the tokens, and it has no labels."""
     query: Literal["every", "last"] = "every"
     """Which x is asked about. `last` hides the last pair's label and marks its tokens: needed with full attention."""
     read: Literal["x", "y"] = "x"
@@ -72,8 +72,6 @@ class AlgoFormerConfig(ModelConfig):
     """Of the MLPs: a function of this library."""
     causal: bool = True
     """Whether a token reads only itself and those before it (decoder), or all (encoder)."""
-    double: bool = False
-    """Weights in float64: the constructions cancel large numbers, and need it."""
     subspaces: tuple[tuple[str, int], ...] = ()
     """Names and sizes of the parts of the stream, in order, where a construction gave them."""
 
@@ -92,6 +90,8 @@ class AlgoFormerConfig(ModelConfig):
                 '`query="every"` needs `causal=True` and `read="x"`: otherwise a pair\'s answer sees its own label. '
                 'Use `query="last"`.'
             )
+        if self.tokens == "overlaid" and self.outputs > 1:
+            raise ValueError(f'`outputs` must be 1 with `tokens="overlaid"`; got {self.outputs}. Use "apart".')
         if self.subspaces and sum(size for _, size in self.subspaces) != self.width:
             raise ValueError(f"`subspaces` must fill `width`={self.width}; got {self.subspaces}.")
 
@@ -102,8 +102,7 @@ class AlgoFormerConfig(ModelConfig):
 
     def build(self) -> AlgoFormer:
         """A freshly initialised AlgoFormer."""
-        model = AlgoFormer(self)
-        return model.double() if self.double else model
+        return AlgoFormer(self)
 
 
 class Embedded(NamedTuple):
@@ -138,15 +137,13 @@ class AlgoFormer(LoopedModel):
         self.norm: nn.Module = nn.Identity() if bare else LayerNorm(config.width)
         self.read_out = Linear(config.width, config.outputs)
 
-    def embed(self, prompt: Prompt | Float[Tensor, "*models batch seq token"]) -> Embedded:
-        """Read the prompt in, add positions and the marks of the query, and run pre; tokens may come ready made.
+    def embed(self, prompt: Prompt) -> Embedded:
+        """Read the prompt in, add positions and the marks of the query, and run pre.
 
         Of pairs with `query="last"` the last token, the label asked for, is read as 0.
         """
-        tokens = self.tokenize(prompt) if isinstance(prompt, Prompt) else prompt
+        tokens = self.tokenize(prompt)
         config, seq = self.config, tokens.shape[-2]
-        if tokens.shape[-1] != config.token_width:
-            raise ValueError(f"this model reads tokens of {config.token_width} numbers; got {tokens.shape[-1]}.")
         if seq > config.positions:
             raise ValueError(
                 f"a prompt may have at most {config.positions} tokens here; got {seq}. "
@@ -166,12 +163,18 @@ class AlgoFormer(LoopedModel):
         return Embedded(stream)
 
     def tokenize(self, prompt: Prompt) -> Float[Tensor, "*models batch seq token"]:
-        """The tokens of a prompt, two to a pair."""
-        if self.config.tokens == "given":
-            raise ValueError('this model reads sequences (`tokens="given"`); got a prompt of pairs. Give it tokens.')
-        if prompt.d != self.config.d:
-            raise ValueError(f"this model reads x of dimension {self.config.d}; got {prompt.d}. Use a matching task.")
-        return interleave(prompt) if self.config.tokens == "overlaid" else pairs(prompt.xs, prompt.ys[..., None])
+        """The tokens of a prompt, two to a pair, unless it holds tokens already (see `given`)."""
+        config = self.config
+        if config.tokens != "overlaid" and prompt.d == config.token_width:
+            return prompt.xs
+        if prompt.d != config.d:
+            raise ValueError(f"this model reads x of dimension {config.d}; got {prompt.d}. Use a matching task.")
+        if config.outputs > 1:
+            raise ValueError(
+                f"a prompt's labels are numbers; this model reads labels of dimension {config.outputs}. "
+                "Use `given(pairs(xs, ys))`."
+            )
+        return interleave(prompt) if config.tokens == "overlaid" else pairs(prompt.xs, prompt.ys[..., None])
 
     def start(self, context: Embedded) -> Tensor:
         """pre(X) itself, or zeros where it is injected."""
@@ -202,7 +205,7 @@ class AlgoFormer(LoopedModel):
 
     def _blocks(self, part: Part) -> nn.ModuleList:
         config = self.config
-        blocks = nn.ModuleList(
+        blocks = [
             Block(
                 config.width,
                 heads=part.heads,
@@ -213,10 +216,10 @@ class AlgoFormer(LoopedModel):
                 causal=config.causal,
             )
             for _ in range(part.layers)
-        )
+        ]
         for block in blocks:
             block.initialize(num_layers=part.layers)
-        return blocks
+        return nn.ModuleList(blocks)
 
 
 def pairs(xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n outputs"]) -> Float[Tensor, "*batch seq token"]:
@@ -224,6 +227,11 @@ def pairs(xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n outputs"]
     left = torch.cat((xs, torch.zeros_like(ys)), -1)
     right = torch.cat((torch.zeros_like(xs), ys), -1)
     return torch.stack((left, right), dim=-2).flatten(-3, -2)
+
+
+def given(tokens: Float[Tensor, "*batch seq token"]) -> Prompt:
+    """Tokens as a prompt, for a model that reads them as they come; the labels are 0 and nobody reads them."""
+    return Prompt(tokens, torch.zeros_like(tokens[..., 0]))
 
 
 def _axis(weight: Tensor) -> Tensor:

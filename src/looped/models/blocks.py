@@ -142,6 +142,7 @@ def unstack(model: M) -> list[M]:
     singles = [copy.deepcopy(model) for _ in range(count)]
     for name, parameter in model.named_parameters():
         owner, _, leaf = name.rpartition(".")
-        for index, single in enumerate(singles):
-            setattr(single.get_submodule(owner), leaf, nn.Parameter(parameter[index].detach().clone()))
+        for single, value in zip(singles, parameter.detach(), strict=True):
+            own = nn.Parameter(value.clone(), requires_grad=parameter.requires_grad)
+            setattr(single.get_submodule(owner), leaf, own)
     return singles

@@ -126,13 +126,16 @@ class KernelHead(nn.Module):
         self.head, self.config = head, config
         lead = (config.layers,) if config.models is None else (config.models, config.layers)
         shapes = head.value.shapes(config.d, config.width) | head.scores.shapes(config.d, config.width)
+        self.ranks = {name: len(shape) for name, shape in shapes.items()}
         for name, shape in shapes.items():
             self.register_parameter(name, nn.Parameter(config.init_std * torch.randn(*lead, *shape)))
 
     def at(self, layer: int) -> dict[str, Tensor]:
         """The weights of one layer, with an axis of one where the rows have their batch."""
-        axis = 0 if self.config.models is None else 1
-        return {name: weight.select(axis, layer).unsqueeze(axis) for name, weight in self.named_parameters()}
+        axes = {name: weight.ndim - 1 - self.ranks[name] for name, weight in self.named_parameters()}
+        return {
+            name: weight.select(axes[name], layer).unsqueeze(axes[name]) for name, weight in self.named_parameters()
+        }
 
     def forward(self, rows: Float[Tensor, "*batch tokens width"], layer: int) -> Float[Tensor, "*all queries width"]:
         """What the head adds to every row, or to the last one alone.

@@ -58,6 +58,8 @@ def unroll(
     if prefix:
         with torch.no_grad():
             state = run(0, prefix, state)
+        # a part that the step hands on untouched would bring its graph along
+        state = tree_map(Tensor.detach, state)
     run(prefix, loops, state)
     return torch.stack(kept)
 
@@ -87,11 +89,12 @@ class StateChange:
     """Largest relative change, in the Euclidean norm over everything a prompt's state holds."""
 
     def __call__(self, state: State, previous: State, context: Context, t: int) -> Bool[Tensor, "batch"]:
-        """True where |state - previous| <= tolerance |state|."""
+        """True where |state - previous| <= tolerance |state|, both finite: what overflowed has not settled."""
         pairs = list(zip(leaves(state), leaves(previous), strict=True))
         change = sum((new - old).flatten(1).square().sum(1) for new, old in pairs)
         size = sum(new.flatten(1).square().sum(1) for new, _ in pairs)
-        return torch.as_tensor(change <= self.tolerance**2 * size)
+        change, size = torch.as_tensor(change), torch.as_tensor(size)
+        return (change <= self.tolerance**2 * size) & change.isfinite()
 
 
 class Settled(NamedTuple):
@@ -148,7 +151,12 @@ def leaves(tree: Any) -> list[Tensor]:
 
 def rows(tree: Any, index: Tensor) -> Any:
     """The prompts at `index` of a tensor or a nested tuple of them."""
+    return tree_map(lambda tensor: tensor[index], tree)
+
+
+def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """`function` of a tensor, or of every tensor in a nested tuple of them; None stays."""
     if tree is None or isinstance(tree, Tensor):
-        return None if tree is None else tree[index]
-    parts = [rows(part, index) for part in tree]
+        return None if tree is None else function(tree)
+    parts = [tree_map(function, part) for part in tree]
     return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)

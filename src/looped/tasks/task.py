@@ -32,9 +32,14 @@ class Task(ABC):
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """`batch` prompts of `n` pairs on the generator's device; only the first `dims` coordinates are active."""
 
-    def error(self, outputs: Float[Tensor, "*kept batch n"], prompt: Prompt) -> Float[Tensor, "*kept batch n"]:
-        """Squared error at every position, scaled so that predicting zero scores 1 on average."""
-        return (outputs - prompt.ys).square() / self.label_variance
+    def error(
+        self, outputs: Float[Tensor, "*kept batch scored"], prompt: Prompt
+    ) -> Float[Tensor, "*kept batch scored"]:
+        """Squared error at the last `scored` positions, scaled so that predicting zero scores 1 on average.
+
+        A decoder answers at every position; a model that reads the last pair as its query answers there alone.
+        """
+        return (outputs - prompt.ys[..., -outputs.shape[-1] :]).square() / self.label_variance
 
 
 def active_mask(d: int, dims: int | Tensor | None, device: torch.device) -> Float[Tensor, "d"]:

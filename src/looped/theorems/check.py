@@ -7,8 +7,9 @@ import fnmatch
 import importlib
 import math
 import pkgutil
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,7 +35,7 @@ class Plot:
     """What the lines are."""
     x: Sequence[float]
     """The points, common to all lines."""
-    lines: dict[str, Sequence[float]]
+    lines: Mapping[str, Sequence[float]]
     """Each line's values by its name; `measured` and `bound` among them."""
     log_x: bool = False
     """Whether x is drawn on a logarithmic scale."""
@@ -161,12 +162,12 @@ def theorem(name: str, statement: str) -> Callable[[Callable[[], Iterator[Findin
 
 
 def theorems() -> dict[str, Theorem]:
-    """Every theorem of every module of `looped.theorems`, by name, in the order of the modules and their lines."""
+    """Every theorem of every module of `looped.theorems` by name, papers and results in their natural order."""
     found: dict[str, Theorem] = {}
     for module in pkgutil.walk_packages(looped.theorems.__path__, "looped.theorems."):
         members = vars(importlib.import_module(module.name)).values()
         found |= {member.name: member for member in members if isinstance(member, Theorem)}
-    return found
+    return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
 
 
 def select(names: Sequence[str] | None = None) -> list[Theorem]:
@@ -204,6 +205,27 @@ def worst(
     ratio = torch.where(values > 0, bounds / values, math.inf) if at_least else values / bounds
     at = int(ratio.nan_to_num(nan=math.inf).argmax())
     return float(values[at]), float(bounds[at])
+
+
+def curve(
+    x_label: str,
+    x: Sequence[float],
+    y_label: str,
+    measured: Sequence[float] | Tensor,
+    bound: Sequence[float] | Tensor | float,
+    others: Mapping[str, Sequence[float] | Tensor] | None = None,
+    **scales: bool,
+) -> Plot:
+    """The plot of measured values against their bound over x, and of whatever else belongs beside them."""
+    bounds = torch.as_tensor(bound, dtype=torch.float64).expand(len(x))
+    lines = {"measured": measured, "bound": bounds} | dict(others or {})
+    plain = {name: torch.as_tensor(line, dtype=torch.float64).tolist() for name, line in lines.items()}
+    return Plot(x_label=x_label, y_label=y_label, x=list(x), lines=plain, **scales)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """A key that sorts thm2 before thm10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def _finite(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import warnings
 from collections.abc import Mapping
@@ -46,14 +45,13 @@ def import_checkpoint(
     """
     state = read_state(Path(file))
     yang = any(name.startswith("_backbone.transformer.") for name in state)
-    weights = {rename(name): tensor for name, tensor in state.items() if not IGNORED.fullmatch(name)}
-    if not yang:
-        # Conv1D holds (in, out), Linear (out, in)
-        inner = re.compile(r"blocks\.\d+\.(attention|mlp)\..*weight")
-        weights = {name: value.T.contiguous() if inner.fullmatch(name) else value for name, value in weights.items()}
-    layers = 1 + max((int(name.split(".")[1]) for name in weights if name.startswith("blocks.")), default=-1)
-    looped = loops is not None or (yang and layers == 1)
     try:
+        weights = renamed(state, flipped=not yang)
+        # blocks are counted: a number in a name must not decide how many are built
+        layers = len({match[1] for name in weights if (match := re.match(r"blocks\.(\d+)\.", name))})
+        if not layers:
+            raise KeyError("block")
+        looped = loops is not None or (yang and layers == 1)
         config = DecoderConfig(
             d=weights["read_in.weight"].shape[1],
             width=weights["read_in.weight"].shape[0],
@@ -65,8 +63,8 @@ def import_checkpoint(
         )
         config.build().load_state_dict(weights)
     except (KeyError, IndexError, RuntimeError) as error:
-        reason = str(error).splitlines()[-1].strip()
-        raise ValueError(f"{file} does not hold a decoder of yang24 or Garg et al.: {reason}.") from None
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).splitlines()[-1].strip(" \t.")
+        raise ValueError(f"{file} does not hold a decoder of yang24 or Garg et al.: {reason[:200]}.") from None
     experiment = Experiment(
         name=re.sub(r"[^\w.-]", "_", Path(file).stem), task=LinearRegression(d=config.d), model=config
     )
@@ -87,7 +85,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
         raise ValueError(f"{file} is not a file.")
     try:
-        with warnings.catch_warnings(), contextlib.suppress(UserWarning):
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # the reader raises many kinds on hostile or damaged files, UnpicklingError among them
@@ -98,15 +96,27 @@ def read_state(file: Path) -> dict[str, Tensor]:
             data = data[key]
     if not isinstance(data, Mapping) or not all(isinstance(value, Tensor) for value in data.values()):
         raise ValueError(f"{file} holds no state dict, bare or under `model` or `model_state_dict`.")
-    state = {str(name): tensor for name, tensor in data.items()}
+    state = {str(name): tensor for name, tensor in data.items() if not IGNORED.fullmatch(str(name))}
     if "_read_in.weight" not in state:
         raise ValueError(f"{file} holds no decoder of yang24 or Garg et al.: it has no `_read_in.weight`.")
-    bad = next(
-        (name for name, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()), None
-    )
-    if bad is not None:
-        raise ValueError(f"{file} holds weights that are not finite, in `{bad}`.")
+    for name, tensor in state.items():
+        if not tensor.is_floating_point():
+            raise ValueError(f"{file} holds weights that are not floating-point, in `{name}`.")
+        if not tensor.isfinite().all():
+            raise ValueError(f"{file} holds weights that are not finite, in `{name}`.")
     return state
+
+
+def renamed(state: Mapping[str, Tensor], *, flipped: bool) -> dict[str, Tensor]:
+    """The state dict under our names; `flipped` where it holds Conv1D weights, (in, out), which are (out, in) here."""
+    weights: dict[str, Tensor] = {}
+    for name, tensor in state.items():
+        new = rename(name)
+        if new in weights:
+            raise RuntimeError(f"it holds `{name}` twice, under two names")
+        inner = re.fullmatch(r"blocks\.\d+\.(attention|mlp)\..*weight", new)
+        weights[new] = tensor.mT.contiguous() if flipped and inner else tensor
+    return weights
 
 
 def rename(name: str) -> str:

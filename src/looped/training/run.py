@@ -9,6 +9,7 @@ RUN/tensorboard/           the same metrics for TensorBoard
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import platform
@@ -95,9 +96,13 @@ class Run:
         return model.eval()
 
     def metrics(self) -> list[dict[str, float]]:
-        """The metrics so far, one dict a line."""
+        """The metrics so far, one dict a line; a last line that a kill cut short does not count yet."""
         file = self.path / "metrics.jsonl"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        try:
+            return [json.loads(line) for line in lines if line.endswith("\n")]
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file} is damaged: {error}. Restore it from a copy, or remove it.") from None
 
     def append_metrics(self, line: Mapping[str, float]) -> None:
         """Add one line and see it onto the disk."""
@@ -164,7 +169,7 @@ def load_weights(model: LoopedModel, path: Path) -> None:
 
 
 def load(path: str | Path, *, code: Sequence[Any] = (), device: torch.device | str = "cpu") -> LoopedModel:
-    """The model of a run folder, ready to predict; `code` holds classes or modules of your own that its config names."""
+    """The model of a run folder, ready to predict; `code` holds your own classes or modules that its config names."""
     return Run.open(path, code_of(*code)).model(device)
 
 
@@ -183,6 +188,7 @@ def provenance(device: torch.device | str) -> dict[str, Any]:
     }
 
 
+@functools.cache
 def commit() -> str | None:
     """The commit of the checkout this library runs from, with a + where files differ; None outside one."""
     try:

@@ -1,4 +1,4 @@
-"""The one trainer: sample, unroll, loss, clip, step; save, resume, stop."""
+"""The one trainer: sample, unroll, loss, clip, step; save, resume, stop. One model, or many of one shape as one."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import hashlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, TrainConfig
+from looped.models.blocks import stack
 from looped.prompt import Prompt
-from looped.tasks.task import Task
 from looped.training.optim import Optimizers, clip_gradients
 from looped.training.run import Checkpoint, Run, load_weights
 
 Progress = Callable[[int, dict[str, float]], None]
-"""(steps done, last metrics) -> None."""
+"""(steps done, last metrics of the first model) -> None."""
 
 
 class Interrupted(Exception):
@@ -49,176 +51,241 @@ def train(
     `folder` names the run folder itself instead. Ctrl-C and SIGTERM save and raise `Interrupted`; calling again goes
     on exactly where it stopped.
     """
+    if experiment.train is None:
+        raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / f"{experiment.name}-{experiment.hash}"
-    run = Run.create(path, experiment)
-    checkpoint = run.latest()
-    if checkpoint is None or not checkpoint.finished:
-        Trainer(run, torch.device(device)).run_all(checkpoint, progress)
-    return run
+    return _train([Run.create(path, experiment)], device, progress)[0]
+
+
+def train_seeds(
+    experiment: Experiment,
+    seeds: Sequence[int],
+    *,
+    out: str | Path = "runs",
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> list[Run]:
+    """Train one model for each seed, all as one stack of models: each run equals training it alone, up to rounding."""
+    if experiment.train is None:
+        raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
+    members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
+    return _train([Run.create(Path(out) / f"{one.name}-{one.hash}", one) for one in members], device, progress)
+
+
+def _train(runs: list[Run], device: str | torch.device, progress: Progress | None) -> list[Run]:
+    """Runs that stand at the same step go on together."""
+    latest = [run.latest() for run in runs]
+    groups: dict[int, list[int]] = {}
+    for index, checkpoint in enumerate(latest):
+        if checkpoint is None or not checkpoint.finished:
+            groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
+    for members in groups.values():
+        trainer = Trainer([runs[index] for index in members], torch.device(device))
+        trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
+        trainer.run_all(progress)
+    return runs
 
 
 class Trainer:
-    """One run in progress."""
+    """One or several runs in progress; several differ in their seeds alone and are one stack of models."""
 
-    def __init__(self, run: Run, device: torch.device):
-        if run.experiment.train is None:
-            raise ValueError(f"{run.path} was imported or constructed, not trained: there is nothing to train.")
-        self.run, self.device = run, device
-        self.task: Task = run.experiment.task
-        self.config: TrainConfig = run.experiment.train
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(self.config.seed, "weights"))
-            self.model = run.experiment.model.build().to(device).train()
-        if self.config.start is not None:
-            load_weights(self.model, Path(self.config.start))
+    def __init__(self, runs: Sequence[Run], device: torch.device):
+        first = runs[0].experiment
+        assert first.train is not None
+        self.runs, self.device = list(runs), device
+        self.experiment, self.task = first, first.task
+        self.config: TrainConfig = first.train
+        self.seeds = [run.experiment.train.seed for run in runs if run.experiment.train is not None]
+        self.stacked = len(runs) > 1
+        models = [self._build(seed) for seed in self.seeds]
+        self.model = stack(models) if self.stacked else models[0]
         self.optimizers = Optimizers(self.model, self.config.optimizer)
-        self.average = None if self.config.average is None else self.weights(copy=True)
-        self.generator = torch.Generator(device).manual_seed(stream(self.config.seed, "prompts"))
+        self.average = None if self.config.average is None else {k: v.clone() for k, v in self.weights().items()}
+        self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in self.seeds]
         self.pool = self._draw_pool()
-        # loss, error and gradient norm summed since the last line, and the first step whose loss was not finite
-        self.sums = torch.zeros(3, device=device)
-        self.first_bad = torch.full((), -1, dtype=torch.int64, device=device)
+        # loss, error and gradient norm of each model, summed since the last line; first step with a loss not finite
+        self.sums = torch.zeros(3, len(runs), device=device)
+        self.first_bad = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
         self.done = 0
         self.spent = 0.0
 
-    def run_all(self, checkpoint: Checkpoint | None, progress: Progress | None = None) -> None:
+    def run_all(self, progress: Progress | None = None) -> None:
         """All steps that are left, with metrics and checkpoints on the way."""
-        if checkpoint is not None:
-            self.restore(checkpoint)
-        self.run.rewind_metrics(self.done)
-        earlier = self.run.provenance().get("train_seconds", 0.0) if self.done else 0.0
+        for run in self.runs:
+            run.rewind_metrics(self.done)
+        earlier = self.runs[0].provenance().get("train_seconds", 0.0) if self.done else 0.0
         started = time.monotonic()
-        board = _board(self.run.path, self.done)
-        line: dict[str, float] = {}
-        with stop_signals() as stopping, contextlib.closing(board):
+        lines: list[dict[str, float]] = [{}]
+        with stop_signals() as stopping, contextlib.ExitStack() as files:
+            boards = [files.enter_context(contextlib.closing(_board(run.path, self.done))) for run in self.runs]
             while self.done < self.config.steps:
                 self.step(self.done)
                 self.done += 1
                 last = self.done == self.config.steps
                 if self.done % self.config.log_every == 0 or last:
-                    line = self.metrics()
-                    self.run.append_metrics(line)
-                    for key, value in line.items():
-                        board.add_scalar(key, value, self.done)
+                    lines = self.metrics()
+                    for run, board, line in zip(self.runs, boards, lines, strict=True):
+                        run.append_metrics(line)
+                        for key, value in line.items():
+                            board.add_scalar(key, value, self.done)
                 self.spent = earlier + time.monotonic() - started
-                if self.done % self.config.checkpoint_every == 0 or last or stopping.is_set():
+                stop = stopping.is_set()  # read once: a signal from here on stops after the next step, and saves there
+                if self.done % self.config.checkpoint_every == 0 or last or stop:
                     self.save()
                 if progress is not None:
-                    progress(self.done, line)
-                if stopping.is_set() and not last:
+                    progress(self.done, lines[0])
+                if stop and not last:
+                    where = ", ".join(str(run.path) for run in self.runs)
                     raise Interrupted(
-                        f"stopped at step {self.done} of {self.config.steps}; saved in {self.run.path}. "
-                        f"Go on with: looped train --resume {self.run.path}"
+                        f"stopped at step {self.done} of {self.config.steps}; saved in {where}. "
+                        f"Go on with the same command, or: looped train --resume {self.runs[0].path}"
                     )
 
     def step(self, step: int) -> None:
         """One optimiser step; nothing here waits for the device or branches on a tensor's value.
 
-        loss = mean over prompts, scored positions and the last `window` loops of task.error
+        loss = mean over prompts, scored positions and the last `window` loops of task.error, model by model
         """
         config = self.config
         prompt = self.sample(step)
-        loops = self.run.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
+        loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
         outputs = self.model(prompt, loops=loops, **config.windows(loops))
         error = self.task.error(outputs, prompt)
-        loss = error.mean() if prompt.weights is None else (error * prompt.weights).mean() / prompt.weights.mean()
-        loss.backward()
-        norm = clip_gradients(self.model, config.optimizer.clip)
+        loss = self._mean(error)
+        if prompt.weights is not None:
+            weights = prompt.weights[..., -error.shape[-1] :].expand_as(error)
+            loss = self._mean(error * weights) / self._mean(weights)
+        loss.sum().backward()
+        norm = clip_gradients(self.model, config.optimizer.clip, stacked=self.stacked)
         self.optimizers.step(config.optimizer.schedule(step, config.steps))
         self.model.zero_grad(set_to_none=True)
         with torch.no_grad():
             if self.average is not None:
+                # a young average must forget its first weights soon
                 decay = min(config.average or 0.0, (step + 1) / (step + 10))
                 for name, value in self.weights().items():
                     self.average[name].lerp_(value, 1 - decay)
-            last = self._points(step) - 1
-            self.sums += torch.stack((loss, error[-1][..., last].mean(), norm))
-            bad = ~torch.isfinite(loss) & (self.first_bad < 0)
+            last = self._mean(error[-1:, ..., : self._points(step)][..., -1:])
+            self.sums += torch.stack([part.reshape(-1) for part in (loss, last, norm)])
+            bad = ~torch.isfinite(loss).reshape(-1) & (self.first_bad < 0)
             self.first_bad.copy_(torch.where(bad, step, self.first_bad))
 
     def sample(self, step: int) -> Prompt:
-        """The prompts of a step: fresh or out of the pool, with the curriculum's masks."""
+        """The prompts of a step: fresh or out of the pool, with the curriculum's masks; each model has its own."""
         config = self.config
-        if self.pool is not None:
-            index = torch.randint(config.pool or 0, (config.batch,), generator=self.generator, device=self.device)
-            prompt = self.pool.rows(index)
-        else:
-            dims = None if config.dims is None else int(config.dims(step, config.steps))
-            prompt = self.task.sample(batch=config.batch, n=config.points, generator=self.generator, dims=dims)
+        prompt = join([self._sample(step, index) for index in range(len(self.runs))])
         if config.active_points is None:
             return prompt
         scored = torch.arange(config.points, device=self.device) < self._points(step)
         return Prompt(prompt.xs, prompt.ys, scored.to(prompt.ys.dtype).expand_as(prompt.ys), prompt.truth)
 
-    def metrics(self) -> dict[str, float]:
-        """Means since the last line; here, and only here, the host waits for the device."""
+    def metrics(self) -> list[dict[str, float]]:
+        """Means since the last line for each model; here, and only here, the host waits for the device."""
         self.check_finite()
         count = (self.done - 1) % self.config.log_every + 1
-        loss, error, norm = (self.sums / count).tolist()
-        self.sums.zero_()
         rate = self.config.optimizer.schedule(self.done - 1, self.config.steps)
-        return {"step": self.done, "loss": loss, "error": error, "gradient_norm": norm, "rate": rate}
+        means = (self.sums / count).T.tolist()
+        self.sums.zero_()
+        names = ("loss", "error", "gradient_norm")
+        return [{"step": self.done, **dict(zip(names, mean, strict=True)), "rate": rate} for mean in means]
 
     def check_finite(self) -> None:
-        """Stop the run where the loss was not finite; the last checkpoint stays as it is."""
-        bad = int(self.first_bad)
-        if bad >= 0:
-            kept = f"step {self.run.steps[-1]}" if self.run.steps else "no step (none was written yet)"
-            raise Diverged(
-                f"the loss was not finite at step {bad}; the last good checkpoint in {self.run.path} is of {kept}. "
-                "Lower the learning rate, or clip."
-            )
+        """Stop where a loss was not finite; the last checkpoints stay as they are."""
+        for run, bad in zip(self.runs, self.first_bad.tolist(), strict=True):
+            if bad >= 0:
+                self._diverged(run, f"the loss was not finite at step {bad}")
 
     def save(self) -> None:
-        """Write a checkpoint of this moment."""
+        """Write a checkpoint of this moment into every run folder, unless no run could go on from it."""
         self.check_finite()
-        parts = {
-            "model": self.weights(),
-            "average": self.average or {},
-            "optimizer": self.optimizers.tensors(),
-            "meter": {"sums": self.sums},
-        }
-        tensors = {f"{part}/{name}": value for part, group in parts.items() for name, value in group.items()}
-        tensors["generator"] = self.generator.get_state()
+        # a finite loss can have a gradient that is not, and the update comes after the loss
+        if not all(bool(value.isfinite().all()) for value in self.weights().values()):
+            self._diverged(self.runs[0], f"the weights were not finite after step {self.done - 1}")
+        parts = {"model": self.weights(), "average": self.average or {}, "optimizer": self.optimizers.tensors()}
+        flat = {f"{part}/{name}": value for part, group in parts.items() for name, value in group.items()}
         finished = self.done == self.config.steps
-        self.run.save_provenance(self.device, self.spent)
-        self.run.save(Checkpoint(self.done, finished, tensors), keep=self.config.keep_checkpoints)
+        for index, run in enumerate(self.runs):
+            # a stack's tensors have the axis of models in front; a lone number, such as Adam's count, is common to all
+            own = {name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()}
+            tensors = {**own, "sums": self.sums[:, index], "generator": self.generators[index].get_state()}
+            run.save_provenance(self.device, self.spent, models_in_one_batch=len(self.runs))
+            run.save(Checkpoint(self.done, finished, tensors), keep=self.config.keep_checkpoints)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to the moment of `checkpoint`."""
+    def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Go back to the moment of the checkpoints, one for each run; with none, stay at the start."""
+        if not checkpoints:
+            return
         try:
-            self.model.load_state_dict(checkpoint.part("model"))
-            self.optimizers.load(
-                {name: value.to(self._home(name, value)) for name, value in checkpoint.part("optimizer").items()}
-            )
-            self.generator.set_state(checkpoint.tensors["generator"].cpu())
-            self.sums.copy_(checkpoint.part("meter")["sums"])
+            self.model.load_state_dict(self._joined(checkpoints, "model"))
+            self.optimizers.load(self._joined(checkpoints, "optimizer"))
+            for index, checkpoint in enumerate(checkpoints):
+                self.generators[index].set_state(checkpoint.tensors["generator"])
+                self.sums[:, index] = checkpoint.tensors["sums"].to(self.device)
+            if self.average is not None:
+                for name, value in self._joined(checkpoints, "average").items():
+                    self.average[name].copy_(value)
         except (RuntimeError, KeyError) as error:
-            raise ValueError(f"the checkpoint in {self.run.path} does not fit its config: {error}.") from None
-        if self.average is not None:
-            for name, value in checkpoint.part("average").items():
-                self.average[name].copy_(value)
-        self.done = checkpoint.step
+            reason = " ".join(str(error).split())
+            raise ValueError(f"the checkpoint in {self.runs[0].path} does not fit its config: {reason}.") from None
+        self.done = checkpoints[0].step
 
-    def weights(self, *, copy: bool = False) -> dict[str, Tensor]:
+    def weights(self) -> dict[str, Tensor]:
         """The model's tensors by name."""
-        state = self.model.state_dict()
-        return {name: value.detach().clone() for name, value in state.items()} if copy else state
+        return {name: value.detach() for name, value in self.model.state_dict().items()}
 
-    def _home(self, name: str, value: Tensor) -> torch.device:
-        return self.device if value.ndim or self.device.type == "cuda" else torch.device("cpu")
+    def _diverged(self, run: Run, what: str) -> NoReturn:
+        kept = f"is of step {run.steps[-1]}" if run.steps else "does not exist: none was written yet"
+        raise Diverged(f"{what}; the last good checkpoint in {run.path} {kept}. Lower the learning rate, or clip.")
 
-    def _points(self, step: int) -> int:
-        schedule = self.config.active_points
-        return (
-            self.config.points if schedule is None else min(self.config.points, int(schedule(step, self.config.steps)))
-        )
+    def _build(self, seed: int):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream(seed, "weights"))
+            model = self.experiment.model.build()
+        if self.config.start is not None and not self.runs[0].steps:
+            load_weights(model, Path(self.config.start))
+        return model.to(self.device, getattr(torch, self.config.dtype)).train()
 
-    def _draw_pool(self) -> Prompt | None:
+    def _sample(self, step: int, index: int) -> Prompt:
+        config, generator = self.config, self.generators[index]
+        if self.pool is not None:
+            rows = torch.randint(config.pool or 0, (config.batch,), generator=generator, device=self.device)
+            return self.pool[index].rows(rows)
+        dims = None if config.dims is None else int(config.dims(step, config.steps))
+        prompt = self.task.sample(batch=config.batch, n=config.points, generator=generator, dims=dims)
+        return prompt.to(getattr(torch, config.dtype))
+
+    def _draw_pool(self) -> list[Prompt] | None:
         if self.config.pool is None:
             return None
-        generator = torch.Generator(self.device).manual_seed(stream(self.config.seed, "pool"))
-        return self.task.sample(batch=self.config.pool, n=self.config.points, generator=generator)
+        generators = [torch.Generator(self.device).manual_seed(stream(seed, "pool")) for seed in self.seeds]
+        size = {"batch": self.config.pool, "n": self.config.points}
+        return [self.task.sample(**size, generator=one).to(getattr(torch, self.config.dtype)) for one in generators]
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """Mean over all but the axis of models, which stands second in (kept, models, batch, n)."""
+        return values.transpose(0, 1).flatten(1).mean(1) if self.stacked else values.mean()
+
+    def _points(self, step: int) -> int:
+        schedule, points = self.config.active_points, self.config.points
+        return points if schedule is None else min(points, int(schedule(step, self.config.steps)))
+
+    def _joined(self, checkpoints: Sequence[Checkpoint], part: str) -> dict[str, Tensor]:
+        parts = [checkpoint.part(part) for checkpoint in checkpoints]
+        lone = {name for name, value in parts[0].items() if value.ndim == 0 and name.endswith("/step")}
+        return {
+            name: value.to(self.device)
+            if not self.stacked or name in lone
+            else torch.stack([one[name] for one in parts]).to(self.device)
+            for name, value in parts[0].items()
+        }
+
+
+def join(prompts: Sequence[Prompt]) -> Prompt:
+    """One prompt batch for each model, as one with an axis of models in front; a single one stays as it is."""
+    if len(prompts) == 1:
+        return prompts[0]
+    xs, ys = torch.stack([one.xs for one in prompts]), torch.stack([one.ys for one in prompts])
+    return Prompt(xs, ys, truth={name: torch.stack([one.truth[name] for one in prompts]) for name in prompts[0].truth})
 
 
 @contextlib.contextmanager

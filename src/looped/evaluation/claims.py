@@ -1,0 +1,115 @@
+"""A figure of a paper, and the sentences of the paper about it, each turned into a check on measured numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+
+Data = dict[str, Any]
+"""What was measured for a figure: plain JSON data."""
+Verdict = Literal["holds", "fails", "not judged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """The number a claim is about, with its spread."""
+
+    value: float
+    """The number, the mean over seeds where there are several."""
+    low: float
+    """Its smallest value over seeds, or the lower end of its interval."""
+    high: float
+    """Its largest value over seeds, or the upper end of its interval."""
+    holds: bool
+    """Whether the claim holds within its tolerance."""
+    note: str = ""
+    """What a reader must know: the reason where it fails, the scale at which it holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A sentence of the paper as a check; the tolerance is stated here, before any run."""
+
+    id: str
+    """`paper.figure.what`."""
+    statement: str
+    """What the paper says, in plain words, with where it says so."""
+    tolerance: str
+    """When it counts as holding, in plain words with the number."""
+    judge: Callable[[Data], Measured]
+    """Measured data -> the number and whether it holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A claim after a run."""
+
+    id: str
+    statement: str
+    value: float | None
+    low: float | None
+    high: float | None
+    tolerance: str
+    verdict: Verdict
+    scale: str
+    note: str = ""
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How large to measure, and where."""
+
+    scale: str
+    """smoke, cpu or paper."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    """Where to compute."""
+    progress: Callable[[str, float], None] = lambda what, share: None
+    """Hears what is being done, and which share of the figure is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure or table of a paper: what to measure, how to draw it, and what the paper says about it.
+
+    Found by import: a module-level `Figure` of a module in `looped.papers`.
+    """
+
+    name: str
+    """`paper.figure`, such as `chen24.fig1`."""
+    title: str
+    """What the figure shows, in one line."""
+    settings: Mapping[str, Mapping[str, Any]]
+    """For each scale its sizes: everything that `measure` reads and that changes the result."""
+    measure: Callable[[Mapping[str, Any], Settings], Data]
+    """Run what is needed and give the numbers: (sizes of the scale, settings) -> data."""
+    draw: Callable[[Any, Data], None]
+    """Draw the data into an empty matplotlib figure, laid out as the paper has it."""
+    claims: tuple[Claim, ...] = ()
+    """What the paper says about it."""
+
+    def judge(self, data: Data, scale: str) -> list[Judged]:
+        """Every claim against the data; at `smoke` scale nothing is judged, since nothing has been learned."""
+        judged = []
+        for claim in self.claims:
+            about = {"id": claim.id, "statement": claim.statement, "tolerance": claim.tolerance, "scale": scale}
+            if scale == "smoke":
+                judged.append(Judged(**about, value=None, low=None, high=None, verdict="not judged"))
+                continue
+            found = claim.judge(data)
+            numbers = {name: _finite(getattr(found, name)) for name in ("value", "low", "high")}
+            # a number that is not finite never holds
+            holds = found.holds and numbers["value"] is not None
+            judged.append(Judged(**about, **numbers, verdict="holds" if holds else "fails", note=found.note))
+        return judged
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,127 @@
+"""How a figure gets into a page or a file: the house look, one drawing for light and dark paper.
+
+Ink and curve colours are drawn as literals. A file keeps them, on white; inside a page ink becomes `currentColor` and
+a curve `var(--curve-N)`, so that one drawing is right on both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import io
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from looped.files import write_bytes
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+INK = "#1b1c1e"
+PALETTE = ("#0b5fa5", "#c44e00", "#00795a", "#9a4b8f", "#7a6a00", "#3a86ad")
+"""Blue, vermilion, green, purple, olive, sky: told apart by every kind of eye, and by their dashes."""
+DASHES = ("-", (0, (5, 1.8)), (0, (6, 1.6, 1.4, 1.6)), (0, (1.4, 1.6)), (0, (8, 2)), (0, (3, 1.2)))
+STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "xtick.major.size": 3,
+    "ytick.major.size": 3,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+}
+
+
+@contextlib.contextmanager
+def blank(size: tuple[float, float]) -> Iterator[Figure]:
+    """An empty figure in the house look; draw inside the block."""
+    from matplotlib.figure import Figure
+
+    with _look():
+        yield Figure(figsize=size, layout="constrained")
+
+
+def inline_svg(figure: Figure, *, title: str, name: str) -> str:
+    """The figure as an `<svg>` for an HTML page: its ids start with `name`, its colours are the page's."""
+    text = re.sub(r"(?s)<!--.*?-->|<style.*?</style>", "", _save(figure, "svg").decode())
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', text))
+    text = re.sub(r' id="([^"]*)"', lambda hit: f' id="{name}-{hit[1]}"' if hit[1] in used else "", text)
+    text = re.sub(r"url\(#", f"url(#{name}-", text)
+    text = re.sub(r'xlink:href="#', f'href="#{name}-', text)
+    text = re.sub(r'style="[^"]*"', lambda hit: _page_colours(hit[0]), text)
+    inner = text[text.index(">", text.index("<svg")) + 1 :]
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
+        f'aria-labelledby="{name}-title"><title id="{name}-title">{html.escape(title)}</title>'
+        + re.sub(r"\n\s*", "\n", inner).strip()
+    )
+
+
+class Figures:
+    """Draws the figures of one page, each with ids of its own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, figure: Figure, title: str) -> Markup:
+        """The figure as safe HTML, announced as `title`."""
+        from markupsafe import Markup
+
+        self.count += 1
+        return Markup(inline_svg(figure, title=title, name=f"figure-{self.count}"))
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Save as the kind that the name ends in (.svg, .png, .pdf), on white; the file is whole or not there."""
+    path = Path(path)
+    kind = path.suffix.removeprefix(".")
+    if kind not in ("svg", "png", "pdf"):
+        raise ValueError(f"a figure is saved as .svg, .png or .pdf; got `{path.name}`.")
+    write_bytes(path, _save(figure, kind, facecolor="white", dpi=200))
+    return path
+
+
+@contextlib.contextmanager
+def _look() -> Iterator[None]:
+    """The house style, whatever the user's own matplotlibrc says; letters that the font lacks are the browser's."""
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
+
+
+def _save(figure: Figure, kind: str, **options: Any) -> bytes:
+    """The same figure gives the same bytes: no date, no random ids."""
+    import matplotlib
+
+    buffer = io.BytesIO()
+    empty = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate", "Creator", "Producer")}
+    with _look(), matplotlib.rc_context({"svg.hashsalt": "looped"}):
+        figure.savefig(buffer, format=kind, metadata=dict.fromkeys(empty.get(kind, ()), None), **options)
+    return buffer.getvalue()
+
+
+def _page_colours(style: str) -> str:
+    style = style.replace(INK, "currentColor")
+    for index, colour in enumerate(PALETTE):
+        style = style.replace(colour, f"var(--curve-{index}, {colour})")
+    return re.sub(r" ?font-family: [^;\"]*;?", "", style)

@@ -1,0 +1,240 @@
+"""One self-contained page over everything that was run: curves, tables, configs, provenance, theorems.
+
+The page loads nothing and runs no script; its content-security policy holds it to that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import looped
+from looped.evaluation.curves import Curve, Evaluation
+from looped.evaluation.saved import evaluations
+from looped.files import write_bytes
+from looped.report import plots
+from looped.report.drawing import PALETTE, Figures
+from looped.report.numbers import duration, number
+from looped.training.run import Run
+
+EXACT = 1e-9
+"""A mean error below this is rounding: the predictor is exact."""
+VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
+"""Every verdict, in the order of the counts, and its colour."""
+
+
+def write_report(
+    out: str | Path,
+    *,
+    runs: Sequence[Run],
+    theorems: Sequence[Mapping[str, Any]] | None = None,
+    title: str = "What was run, and what came out",
+    lead: str = "",
+) -> Path:
+    """Write the page to `out`, a folder (then `report.html` in it) or a name that ends in .html; returns the file.
+
+    `theorems` are rows of `looped verify --json`. Runs and their evaluations keep their order.
+    """
+    out = Path(out)
+    file = out if out.suffix == ".html" else out / "report.html"
+    page = render(runs=runs, theorems=theorems, title=title, lead=lead)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, page.encode())
+    except OSError as error:
+        raise ValueError(f"the report cannot be written to {file}: {error.strerror}. Choose another place.") from None
+    return file
+
+
+def render(
+    *, runs: Sequence[Run], theorems: Sequence[Mapping[str, Any]] | None = None, title: str, lead: str = ""
+) -> str:
+    """The page as text."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    figures = Figures()
+    return environment.get_template("report.html").render(
+        title=title,
+        lead=lead,
+        runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
+        theorems=None if theorems is None else _theorems(theorems, figures),
+        version=looped.__version__,
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
+    experiment, provenance = run.experiment, run.provenance()
+    seconds = provenance.get("train_seconds")
+    views = [_evaluation(name, one, experiment.task.d, figures) for name, one in evaluations(run).items()]
+    metrics = run.metrics()
+    title = f"Training curve of {experiment.name}: loss and error by step."
+    facts = {"folder": run.path.name, **provenance, "train_seconds": None}
+    return {
+        "id": anchor,
+        "name": experiment.name,
+        "hash": experiment.hash,
+        "parameters": f"{_num_parameters(run):,}",
+        "seconds": duration(seconds) if seconds else "",
+        "progress": _progress(run),
+        "evaluations": views,
+        "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
+        "curriculum": any(getattr(experiment.train, name, None) for name in ("dims", "active_points")),
+        "no_training": "No step has been logged yet."
+        if experiment.train
+        else "The weights were imported or constructed: there was no training here.",
+        "provenance": [(key, _plain(value)) for key, value in facts.items() if value is not None]
+        + ([("training time", duration(seconds))] if seconds else []),
+        "config": _config(experiment.to_data()),
+    }
+
+
+def _num_parameters(run: Run) -> int:
+    """Counted on a fresh model, so that a run without a checkpoint has a number too."""
+    with torch.random.fork_rng(devices=[]):
+        return run.experiment.model.build().num_parameters
+
+
+def _progress(run: Run) -> str:
+    if run.experiment.train is None:
+        return "no training"
+    done, steps = (run.steps or [0])[-1], run.experiment.train.steps
+    return f"{done:,} steps" if done >= steps else f"stopped at step {done:,} of {steps:,}"
+
+
+def _evaluation(name: str, one: Evaluation, d: int, figures: Figures) -> dict[str, Any]:
+    model, *others = one.by_examples
+    labels = [curve.label for curve in one.by_examples]
+    k = 2 * d if 2 * d in model.x else model.x[-1]
+    trained, loops = one.trained_loops, one.by_loops
+    places = [x for x in sorted({1, max(1, d // 2), d, d + 1, 2 * d, 3 * d, model.x[-1]}) if x in model.x]
+    rows = [{"x": x, "cells": [_cell(curve, x) for curve in one.by_examples]} for x in places]
+    for row in rows:
+        row["best"] = min((cell["mean"] for cell in row["cells"] if cell["mean"] == cell["mean"]), default=None)
+    loop_places = sorted({1, trained // 2, trained, 2 * trained, 3 * trained, 4 * trained, loops.x[-1]} & {*loops.x})
+    far = 4 * trained if 4 * trained in loops.x else loops.x[-1]
+    said = ", ".join(f"{curve.label} {number(curve.at(k))}" for curve in one.by_examples)
+    loops_said = ", ".join(f"{number(loops.at(x))} after {x}" for x in loop_places)
+    return {
+        "name": name,
+        "task": one.task,
+        "prompts": f"{one.prompts:,}",
+        "level": f"{100 * one.level:g}%",
+        "loops": one.loops,
+        "trained": trained,
+        "d": d,
+        "k": k,
+        "last_k": model.x[-1],
+        "model": _cell(model, k),
+        "baselines": sorted((_cell(curve, k) for curve in others), key=lambda cell: _rank(cell["mean"])),
+        "far": _cell(loops, far, trained) if far > trained else None,
+        "at_trained": loops.at(trained) if trained in loops.x else None,
+        "labels": list(zip(labels, (colour % len(PALETTE) for colour in plots.colours(labels)), strict=True)),
+        "rows": rows,
+        "loop_rows": [_cell(loops, x, trained) for x in loop_places],
+        "notes": [note for curve in others for note in _notes(curve)],
+        "examples_svg": figures(
+            plots.examples_figure(one.by_examples, d=d),
+            f"Error by number of examples, {name}: with {k} examples {said}.",
+        ),
+        "loops_svg": figures(
+            plots.loops_figure(one), f"Error by loops, {name}, trained with {trained} loops: {loops_said}."
+        ),
+    }
+
+
+def _cell(curve: Curve, x: int, trained: int | None = None) -> dict[str, Any]:
+    at = curve.x.index(x)
+    times = f"{number(x / trained, 2).rstrip('0').rstrip('.')}×" if trained else ""
+    numbers = {"mean": curve.mean[at], "low": curve.low[at], "high": curve.high[at]}
+    return {"label": curve.label, "x": x, "times": times, **numbers}
+
+
+def _rank(value: float) -> float:
+    return math.inf if math.isnan(value) else value
+
+
+def _notes(curve: Curve) -> list[str]:
+    """What a baseline does outside the picture."""
+    label = curve.label[:1].upper() + curve.label[1:]
+    top = max((value for value in curve.mean if math.isfinite(value)), default=0.0)
+    exact = [x for x, value in zip(curve.x, curve.mean, strict=True) if value < EXACT]
+    notes = [f"{label} is exact from k = {exact[0]} on, below the picture."] if exact else []
+    if top > 20:
+        notes.append(f"{label} explodes to {number(top, 2)} at k = {curve.x[curve.mean.index(top)]}.")
+    return notes
+
+
+def _config(data: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The config in groups: task, model, train, and train's optimiser apart."""
+    groups = []
+    nested = {"task": data["task"], "model": data["model"], "train": data["train"] or {}}
+    for name, group in nested.items():
+        inner = {key: value for key, value in group.items() if key == "optimizer"}
+        groups.append((name, {key: value for key, value in group.items() if key not in inner}))
+        groups += inner.items()
+    return [
+        (name, [(key, _class(value) if key == "type" else _plain(value)) for key, value in group.items()])
+        for name, group in groups
+        if group
+    ]
+
+
+def _class(name: str) -> str:
+    return name.rpartition(":")[2]
+
+
+def _plain(value: Any) -> str:
+    """A config value in one line: Ramp(start=2, stop=5, share=0.5)."""
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{key}={_plain(item)}" for key, item in value.items() if key != "type")
+        return f"{_class(value['type'])}({inside})" if "type" in value else inside
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _theorems(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
+    counts = Counter(row["verdict"] for row in rows)
+    papers: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        papers.setdefault(row["paper"], []).append(_theorem(row, figures))
+    return {
+        "total": len(rows),
+        "seconds": duration(sum(row["seconds"] for row in rows)),
+        "counts": [
+            (counts[name], name if counts[name] == 1 else name.replace("s", "", 1), kind if counts[name] else "none")
+            for name, kind in VERDICTS.items()
+            if counts[name] or name == "fails"
+        ],
+        "papers": list(papers.items()),
+    }
+
+
+def _theorem(row: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
+    plot, margin, holds = row.get("plot"), row.get("margin"), row["verdict"].startswith("holds")
+    title = f"{row['name']}: measured {number(row['measured'])} against a bound of {number(row['bound'])}."
+    return {
+        **{key: row[key] for key in ("name", "statement", "measured", "bound", "verdict")},
+        "form": "" if row.get("form", "as stated") == "as stated" else row["form"],
+        "instance": row.get("instance", ""),
+        "bound_is": "tolerance" if row.get("bound_is") == "numerical tolerance" else "",
+        "relation": {True: "≥ ", False: "≤ "}.get(row.get("at_least"), ""),  # type: ignore[arg-type]
+        "margin": number(margin, 2) if margin is not None else "∞" if holds else "–",
+        "kind": VERDICTS.get(row["verdict"], "bad"),
+        "svg": figures(plots.bound_figure(plot), title) if plot else "",
+    }

@@ -1,0 +1,104 @@
+"""A picture of what each named subspace of the residual stream holds, loop by loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.models.base import LoopedModel
+from looped.prompt import Prompt
+from looped.report.drawing import blank
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = "RdBu_r"
+"""Blue below 0, white at 0, red above."""
+
+
+def subspaces_figure(
+    model: LoopedModel,
+    prompt: Prompt,
+    *,
+    names: Sequence[str] | None = None,
+    loops: Sequence[int] = (0, 1, 2, 5, 20),
+    row: int = 0,
+    size: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw each subspace (down) after each of `loops` (across) as a heat map, tokens across and coordinates down.
+
+    `loops` 0 is the stream as pre hands it over; a last column shows what post makes of the last one. Colours are
+    symmetric about 0, with one scale to a subspace. `names` are subspaces of the model's config; None takes all that
+    change or differ among tokens. `row` is the prompt of the batch.
+    """
+    streams = streams_of(model, prompt, loops, row)
+    titles = ["before the loop" if count == 0 else f"loop {count}" for count in loops]
+    titles += ["after post"] if len(streams) > len(loops) else []
+    spaces = named(model)
+    chosen = [name for name in spaces if _speaks(streams[..., spaces[name]])] if names is None else list(names)
+    for name in chosen:
+        if name not in spaces:
+            raise ValueError(f"the model has no subspace `{name}`; it has {', '.join(spaces)}. Name one of them.")
+    heights = [1.0 + 0.12 * (spaces[name].stop - spaces[name].start) for name in chosen]
+    size = size or (1.6 + 1.7 * len(titles), 0.5 + 0.45 * sum(heights))
+    with blank(size) as figure:
+        grid = figure.subplots(len(chosen), len(titles), squeeze=False, height_ratios=heights, sharex=True)
+        for name, line in zip(chosen, grid, strict=True):
+            held = streams[..., spaces[name]]
+            top = float(held.abs().max()) or 1.0
+            look: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "cmap": COLOURS}
+            images = [
+                ax.imshow(stream.T.numpy(), vmin=-top, vmax=top, **look) for ax, stream in zip(line, held, strict=True)
+            ]
+            for ax in line:
+                ax.set(yticks=[])
+            line[0].set_ylabel(name, rotation=0, ha="right", va="center")
+            bar = figure.colorbar(images[0], ax=list(line), ticks=[-top, 0, top], aspect=8, pad=0.01)
+            bar.ax.set_yticklabels([f"{-top:.2g}", "0", f"{top:.2g}"], fontsize=7)
+        for ax, title in zip(grid[0], titles, strict=True):
+            ax.set_title(title)
+        for ax in grid[-1]:
+            ax.set_xlabel("token")
+    return figure
+
+
+def streams_of(
+    model: LoopedModel, prompt: Prompt, loops: Sequence[int], row: int = 0
+) -> Float[Tensor, "kept seq width"]:
+    """One prompt's residual stream before the loop (0), after the loops asked for, and after post if there is one."""
+    if not loops or min(loops) < 0:
+        raise ValueError(f"`loops` must name at least one loop, 0 or later; got {list(loops)}.")
+    with torch.no_grad():
+        context = model.embed(prompt)
+        state = model.start(context)
+        kept = {0: state}
+        for t in range(max(loops)):
+            state = model.step(state, context, t)
+            kept[t + 1] = state
+        states = [kept[count] for count in loops]
+        post = list(getattr(model, "post", ()))
+        if post:
+            state = states[-1]
+            for block in post:
+                state = block(state)
+            states.append(state)
+    return torch.stack([state[row].cpu() for state in states])
+
+
+def named(model: LoopedModel) -> dict[str, slice]:
+    """The coordinates of each subspace that the model's config names; the whole stream where it names none."""
+    spaces, first = {}, 0
+    whole = (("stream", getattr(model.config, "width", 0)),)
+    for name, size in getattr(model.config, "subspaces", ()) or whole:
+        spaces[name] = slice(first, first + size)
+        first += size
+    return spaces
+
+
+def _speaks(held: Float[Tensor, "kept seq size"]) -> bool:
+    """Whether a subspace changes over the loops, or differs among tokens."""
+    return bool((held != held[:1, :1]).any())

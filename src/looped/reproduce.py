@@ -1,0 +1,108 @@
+"""Figures of the papers: found, measured, judged, drawn, kept.
+
+    OUT/NAME.SCALE.json            numbers, claims, provenance
+    OUT/figures/NAME.SCALE.svg     the figure, and .png
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import pkgutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import looped.papers
+from looped.config import nearest
+from looped.evaluation.claims import Data, Figure, Judged, Settings
+from looped.files import read_json, write_json
+from looped.training.run import provenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A figure as measured."""
+
+    figure: Figure
+    """Which one."""
+    scale: str
+    """At which scale."""
+    data: Data
+    """The numbers."""
+    claims: list[Judged]
+    """The paper's sentences, judged."""
+    provenance: dict[str, Any]
+    """Command, commit, device, versions, seconds."""
+    path: Path
+    """The file that keeps it."""
+
+
+def figures() -> dict[str, Figure]:
+    """Every figure of every paper, by name, in the order of the modules and their lines."""
+    found: dict[str, Figure] = {}
+    for info in pkgutil.walk_packages(looped.papers.__path__, "looped.papers."):
+        members = vars(importlib.import_module(info.name)).values()
+        found |= {member.name: member for member in members if isinstance(member, Figure)}
+    return found
+
+
+def select(names: Sequence[str]) -> list[Figure]:
+    """The figures of those names; a paper's name alone means all of its figures."""
+    known = figures()
+    chosen: dict[str, Figure] = {}
+    for name in names:
+        hits = {key: figure for key, figure in known.items() if key == name or key.startswith(f"{name}.")}
+        if not hits:
+            papers = {key.partition(".")[0] for key in known}
+            raise ValueError(f"no figure is called `{name}`. {nearest(name, {*known, *papers})}")
+        chosen |= hits
+    return list(chosen.values())
+
+
+def reproduce(
+    figure: Figure,
+    scale: str,
+    *,
+    out: Path,
+    device: torch.device | str = "cpu",
+    progress: Callable[[str, float], None] = lambda what, share: None,
+    again: bool = False,
+) -> Result:
+    """Measure a figure unless `out` has it at these settings already, judge its claims, and keep both.
+
+    Claims are always judged anew from the numbers: they are cheap, and a claim may have been added since.
+    """
+    if scale not in figure.settings:
+        raise ValueError(f"{figure.name} has no scale `{scale}`. {nearest(scale, figure.settings)}")
+    path = out / f"{figure.name}.{scale}.json"
+    sizes = figure.settings[scale]
+    key = hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()[:10]
+    kept = read_json(path) if path.exists() and not again else {}
+    if kept.get("settings_hash") == key:
+        data, origin = kept["data"], kept["provenance"]
+    else:
+        started = time.monotonic()
+        settings = Settings(scale=scale, device=torch.device(device), progress=progress)
+        # through JSON and back, so that a fresh result and a kept one are the same thing
+        data = json.loads(json.dumps(figure.measure(sizes, settings), allow_nan=False))
+        origin = {**provenance(device), "seconds": round(time.monotonic() - started, 2)}
+    claims = figure.judge(data, scale)
+    out.mkdir(parents=True, exist_ok=True)
+    content = {
+        "figure": figure.name,
+        "title": figure.title,
+        "scale": scale,
+        "settings": sizes,
+        "settings_hash": key,
+        "claims": [claim.to_data() for claim in claims],
+        "provenance": origin,
+        "data": data,
+    }
+    write_json(path, content)
+    return Result(figure=figure, scale=scale, data=data, claims=claims, provenance=origin, path=path)

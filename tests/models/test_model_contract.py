@@ -1,0 +1,165 @@
+"""What every recipe's model promises; a new paper's recipes are found by import and held to it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from looped.experiment import Experiment
+from looped.models.decoder import DecoderConfig
+from looped.models.loop import leaves
+from looped.prompt import Prompt
+from looped.recipes import SCALES, experiment, recipes
+
+RECIPES = recipes()
+every_recipe = pytest.mark.parametrize("name", RECIPES)
+small_scales = pytest.mark.parametrize("scale", ["smoke", "cpu"])
+
+
+def built(made, seed=0):
+    """A fresh model in float64."""
+    torch.manual_seed(seed)
+    return made.model.build().double()
+
+
+def shaken(made, seed=0):
+    """The model with random numbers added to all weights: at its start, so small, a mistake would not show."""
+    model = built(made, seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def prompts(made, batch=4, n=None, seed=0):
+    n = made.train.points if n is None else n
+    return made.task.sample(batch=batch, n=n, generator=torch.Generator().manual_seed(seed)).to(torch.float64)
+
+
+def test_the_promised_recipes_exist():
+    assert {"yang24.linear", "yang24.linear_12_layers", "yang24.sparse", "yang24.tied"} <= set(RECIPES)
+
+
+@every_recipe
+@pytest.mark.parametrize("scale", SCALES)
+def test_recipes_come_in_every_scale_and_survive_being_written(name, scale):
+    made = experiment(name, scale)
+    assert made.name == name
+    assert made.train is not None
+    again = Experiment.from_data(made.to_data())
+    assert again == made
+    assert again.hash == made.hash
+
+
+@every_recipe
+def test_scales_differ(name):
+    assert len({experiment(name, scale).hash for scale in SCALES}) == len(SCALES)
+
+
+@every_recipe
+def test_the_longest_prompt_fits(name):
+    for scale in SCALES:
+        made = experiment(name, scale)
+        assert 2 * made.train.points <= getattr(made.model, "positions", 2 * made.train.points)
+
+
+@every_recipe
+@small_scales
+def test_every_parameter_receives_gradient(name, scale):
+    """In the first step of training, with its windows and depth: what gets none there is never trained."""
+    made = experiment(name, scale)
+    model, prompt, config = built(made), prompts(made, batch=8), made.train
+    loops = made.model.loops if config.depth is None else int(config.depth(0, config.steps))
+    outputs = model(prompt, loops=loops, **config.windows(loops))
+    made.task.error(outputs, prompt).mean().backward()
+    silent = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    assert not silent
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_weight_tying_with_a_window_would_leave_the_read_in_untrained():
+    """Why `yang24.tied` carries gradient through all loops; the contract above finds it where it does not."""
+    made = experiment("yang24.tied", "smoke")
+    assert made.train.grad is None
+    model, prompt = built(made), prompts(made)
+    made.task.error(model(prompt, grad=2, keep=2), prompt).mean().backward()
+    assert model.read_in.weight.grad is None
+
+
+@every_recipe
+@small_scales
+def test_predictions_read_only_what_came_before(name, scale):
+    """Change y_i, x_{i+1}, y_{i+1} and all after: predictions up to i stay, bit for bit or to rounding."""
+    made = experiment(name, scale)
+    model, prompt = shaken(made), prompts(made)
+    before, other = model.predict(prompt), prompts(made, seed=1)
+    n, answered = prompt.num_examples, before.shape[-1]
+    moved = False
+    for i in range(n):
+        xs = torch.cat((prompt.xs[:, : i + 1], other.xs[:, i + 1 :]), dim=1)
+        ys = torch.cat((prompt.ys[:, :i], other.ys[:, i:]), dim=1)
+        after = model.predict(Prompt(xs, ys))
+        known = i + 1 - (n - answered)  # a model may answer at the last positions only
+        if known > 0:
+            torch.testing.assert_close(after[..., :known], before[..., :known], rtol=0, atol=1e-12)
+        moved = moved or not torch.allclose(after, before)
+    assert moved, "and they do read what came before"
+
+
+@every_recipe
+@small_scales
+def test_states_end_in_the_prediction(name, scale):
+    made = experiment(name, scale)
+    model, prompt = shaken(made), prompts(made)
+    for loops in (None, 3):
+        states = model.states(prompt, loops)
+        count = made.model.loops if loops is None else loops
+        if isinstance(made.model, DecoderConfig):
+            assert len(states) == count * made.model.layers
+        assert len(states) % count == 0
+        each = len(states) // count
+        context = model.embed(prompt)
+        curve = model(prompt, loops=count, keep=count)
+        for t in range(count):
+            assert torch.equal(model.readout(states[(t + 1) * each - 1], context), curve[t])
+        assert torch.equal(model.readout(states[-1], context), model.predict(prompt, loops=loops))
+        assert not any(part.requires_grad for part in leaves(states))
+
+
+@every_recipe
+@small_scales
+def test_precision_is_the_models(name, scale):
+    made = experiment(name, scale)
+    model, prompt = shaken(made), prompts(made)
+    double = model.predict(prompt)
+    assert double.dtype == torch.float64
+    single = model.float().predict(prompt.to(torch.float32))
+    assert single.dtype == torch.float32
+    assert (single - double).abs().max() < 1e-3 * double.abs().max().clamp(min=1)
+
+
+@every_recipe
+def test_prompts_of_a_batch_do_not_mix(name):
+    made = experiment(name, "smoke")
+    model, prompt = shaken(made), prompts(made)
+    whole = model.predict(prompt)
+    for i in range(4):
+        alone = model.predict(prompt.rows(slice(i, i + 1)))
+        torch.testing.assert_close(alone[0], whole[i], rtol=0, atol=1e-12)
+
+
+@every_recipe
+def test_truth_and_weights_are_never_read(name):
+    made = experiment(name, "smoke")
+    model, prompt = shaken(made), prompts(made)
+    bare = Prompt(prompt.xs, prompt.ys)
+    weighted = replace(bare, weights=torch.rand_like(prompt.ys), truth={"w": torch.full((4, 1), torch.nan)})
+    assert torch.equal(model.predict(bare), model.predict(weighted))
+
+
+@every_recipe
+def test_a_seed_names_the_fresh_weights(name):
+    made = experiment(name, "smoke")
+    one, same, other = (built(made, seed).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(one[key], same[key]) for key in one)
+    assert any(not torch.equal(one[key], other[key]) for key in one)

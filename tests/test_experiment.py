@@ -1,0 +1,132 @@
+from dataclasses import replace
+
+import pytest
+
+from looped.config import override
+from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.functional.schedules import RandomDepth
+from looped.models.decoder import DecoderConfig
+from looped.papers import yang24
+from looped.tasks.regression import LinearRegression
+
+
+def experiment(**fields):
+    base = {
+        "task": LinearRegression(d=3),
+        "model": DecoderConfig(d=3, width=16, heads=2, loops=4, positions=16),
+        "train": TrainConfig(steps=5, window=2),
+    }
+    return Experiment(**(base | fields))
+
+
+def test_equal_configs_have_equal_hashes():
+    assert experiment().hash == experiment().hash
+    assert Experiment.from_data(experiment().to_data()).hash == experiment().hash
+    assert override(experiment(), []).hash == experiment().hash
+
+
+def test_a_whole_number_hashes_as_itself_however_it_is_spelled():
+    one, other = (experiment(task=LinearRegression(d=3, noise=noise)) for noise in (1, 1.0))
+    assert one == other
+    assert one.hash == other.hash == override(experiment(), ["task.noise=1"]).hash
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "name=other",
+        "task.noise=0.5",
+        "task.noise=1e-300",
+        "model.loops=5",
+        "model.inside=false",
+        "train.seed=1",
+        "train.seed=-1",
+        "train.seed=9007199254740993",
+        "train.steps=6",
+        "train.optimizer.learning_rate=1e-5",
+        "train.optimizer.betas=[0.9, 0.99]",
+        "train.pool=8",
+        "train.average=0.9",
+        "train.dtype=float64",
+        "train=null",
+        'task={"type": "looped.tasks.regression:SparseRegression", "d": 3}',
+    ],
+)
+def test_every_field_changes_the_hash(setting):
+    assert override(experiment(), [setting]).hash != experiment().hash
+
+
+def test_large_seeds_that_a_float_cannot_tell_apart_hash_apart():
+    one, other = (override(experiment(), [f"train.seed={seed}"]) for seed in (2**53, 2**53 + 1))
+    assert one.hash != other.hash
+
+
+@pytest.mark.parametrize("name", ["window", "grad"])
+def test_a_window_beyond_the_loops_is_refused(name):
+    with pytest.raises(ValueError, match=rf"`{name}` must be in \[1, loops=4\]; got 25. Lower it or raise `loops`"):
+        experiment(train=TrainConfig(**{"window": 1, name: 25}))
+    with pytest.raises(ValueError, match=rf"`{name}` must be at least 1; got 0"):
+        TrainConfig(**{name: 0})
+    experiment(train=TrainConfig(**{"window": 1, name: 4}))
+
+
+def test_windows_shrink_with_a_shallow_step():
+    config = TrainConfig(window=4, grad=3, depth=RandomDepth(low=2, high=6))
+    assert config.windows(2) == {"grad": 2, "keep": 2}
+    assert config.windows(9) == {"grad": 3, "keep": 4}
+    assert TrainConfig(window=2).windows(5) == {"grad": None, "keep": 2}
+
+
+def test_task_and_model_must_agree_on_d():
+    with pytest.raises(ValueError, match=r"`task\.d` and `model\.d` must agree; got 4 and 3"):
+        experiment(task=LinearRegression(d=4))
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", "a b", "a\n", "a:b", "~"])
+def test_a_name_that_is_no_folder_is_refused(name):
+    with pytest.raises(ValueError, match="`name` names a folder"):
+        experiment(name=name)
+
+
+@pytest.mark.parametrize("name", ["a", "yang24.linear_12_layers", "a-b", "日本"])
+def test_a_name_of_letters_and_digits_is_kept(name):
+    assert experiment(name=name).name == name
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"steps": 0}, "`steps` must be at least 1; got 0"),
+        ({"batch": -1}, "`batch` must be at least 1"),
+        ({"points": 0}, "`points` must be at least 1"),
+        ({"pool": 0}, "`pool` must be at least 1"),
+        ({"log_every": 0}, "`log_every` must be at least 1"),
+        ({"checkpoint_every": 0}, "`checkpoint_every` must be at least 1"),
+        ({"keep_checkpoints": 0}, "`keep_checkpoints` must be at least 1"),
+        ({"average": 1.0}, "`average` must be between 0 and 1; got 1.0"),
+        ({"pool": 4, "dims": RandomDepth(low=1, high=2)}, "`pool` fixes the prompts"),
+    ],
+)
+def test_a_train_config_that_cannot_run_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**fields)
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "muon_learning_rate", "clip"])
+def test_rates_are_above_zero(name):
+    with pytest.raises(ValueError, match=f"`{name}` must be above 0; got 0"):
+        OptimizerConfig(**{name: 0.0})
+
+
+@pytest.mark.parametrize("d", [0, -1])
+def test_no_dimension_is_refused(d):
+    with pytest.raises(ValueError, match="`d` must be at least 1"):
+        LinearRegression(d=d)
+    with pytest.raises(ValueError, match="`d` must be at least 1"):
+        override(experiment(), [f"task.d={d}", f"model.d={d}"])
+
+
+def test_variants_are_made_by_replace():
+    base = yang24.linear("paper")
+    assert replace(base, name="mine").hash != base.hash
+    assert replace(base).hash == base.hash

@@ -1,0 +1,154 @@
+"""A family trained as one batch equals each model trained alone."""
+
+import pytest
+import torch
+
+from looped.experiment import OptimizerConfig
+from looped.functional.schedules import Staircase, Trapezoid
+from looped.models.blocks import unstack
+from looped.models.kernel_transformer import functional, restricted
+from looped.prompt import Prompt
+from looped.tasks.regression import LinearRegression
+from looped.training.family import Clip, build_family, train_family
+
+D, N, STEPS = 3, 6, 25
+
+
+def prompts(seed: int, step: int) -> Prompt:
+    generator = torch.Generator().manual_seed(1000 * seed + step)
+    return LinearRegression(d=D).sample(batch=16, n=N + 1, generator=generator).to(torch.float64)
+
+
+def draw(seeds):
+    """Private prompts: every model has its own."""
+
+    def batch(step):
+        made = [prompts(seed, step) for seed in seeds]
+        return torch.stack([one.xs for one in made]), torch.stack([one.ys for one in made])
+
+    return batch
+
+
+def loss(model, batch):
+    xs, ys = batch
+    error = (model(Prompt(xs, ys))[-1, ..., 0] - ys[..., -1]).square()
+    return error.mean(-1)
+
+
+OPTIMIZER = OptimizerConfig(
+    kind="adamw", learning_rate=0.05, betas=(0.9, 0.95), weight_decay=0.01, schedule=Trapezoid(decay=0.5)
+)
+
+
+@pytest.mark.parametrize(
+    "clip",
+    [
+        None,
+        Clip(norm=0.1),
+        Clip(norm=0.05, over="matrix"),
+        Clip(norm=(1e-8, 0.03), over="layer"),
+    ],
+    ids=["none", "model", "matrix", "layer"],
+)
+def test_each_model_is_trained_as_if_alone(clip):
+    config = functional(d=D, loops=2, layers=2, kernel=lambda u, v: (u @ v.mT / 4).exp(), init_std=0.1)
+    seeds = (3, 7, 11)
+    options = {"steps": STEPS, "optimizer": OPTIMIZER, "clip": clip, "every": 4, "log_every": 2}
+    together = train_family(build_family(config, seeds, dtype=torch.float64), loss, draw=draw(seeds), **options)
+    for index, seed in enumerate(seeds):
+        alone = train_family(build_family(config, [seed], dtype=torch.float64), loss, draw=draw([seed]), **options)
+        torch.testing.assert_close(together.losses[:, index], alone.losses[:, 0], rtol=1e-10, atol=1e-10)
+        mine, theirs = unstack(together.family)[index], unstack(alone.family)[0]
+        for name, weight in theirs.named_parameters():
+            torch.testing.assert_close(mine.get_parameter(name), weight, rtol=1e-10, atol=1e-10)
+            assert not torch.equal(weight, dict(build_family(config, [seed]).named_parameters())[name][0].double())
+
+
+def test_against_a_plain_loop_of_torch():
+    """One model, its gradients, clipping and AdamW written out with torch alone."""
+    config = restricted(d=D, loops=3, layers=3, init_std=0.1)
+    family = build_family(config, [5], dtype=torch.float64)
+    single = unstack(family)[0]
+    trained = train_family(family, loss, steps=STEPS, optimizer=OPTIMIZER, clip=Clip(norm=0.2), draw=draw([5]))
+    adam = torch.optim.AdamW(single.parameters(), lr=0.05, betas=(0.9, 0.95), weight_decay=0.01)
+    for step in range(STEPS):
+        adam.param_groups[0]["lr"] = 0.05 * Trapezoid(decay=0.5)(step, STEPS)
+        prompt = prompts(5, step)
+        value = (single(prompt)[-1, :, 0] - prompt.ys[:, -1]).square().mean()
+        assert value.item() == pytest.approx(trained.losses[step, 0].item(), rel=1e-5)  # torch divides by norm + 1e-6
+        adam.zero_grad()
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(single.parameters(), 0.2)
+        adam.step()
+
+    torch.testing.assert_close(unstack(family)[0].state_dict(), single.state_dict(), rtol=1e-4, atol=1e-6)
+
+
+def test_tiny_layer_norms_make_adam_take_normalised_steps():
+    """cheng24's program: the first step of a layer has length rate norm / eps, whatever the gradient."""
+    start = {"a": torch.ones(2, 2, 4, dtype=torch.float64), "b": torch.ones(2, 2, dtype=torch.float64)}
+    scale = torch.tensor([1.0, 100.0], dtype=torch.float64)
+
+    def valley(weights, batch):
+        return scale * (weights["a"].square().sum((1, 2)) + weights["b"].square().sum(1))
+
+    norms = (1e-12, 4e-12)
+    optimizer = OptimizerConfig(kind="adamw", learning_rate=0.1, betas=(0.9, 0.9))
+    trained = train_family(start, valley, steps=1, optimizer=optimizer, clip=Clip(norm=norms, over="layer"))
+    moved = ((trained.family["a"] - 1).square().sum(-1) + (trained.family["b"] - 1).square()).sqrt()
+    expected = 0.1 * torch.tensor(norms, dtype=torch.float64) / 1e-8
+    torch.testing.assert_close(moved, expected.expand(2, 2), rtol=1e-3, atol=0)
+    assert torch.equal(start["a"], torch.ones(2, 2, 4, dtype=torch.float64))
+
+
+def test_a_model_that_diverges_leaves_the_others_alone():
+    start = {"w": torch.tensor([[1.0], [torch.inf]], dtype=torch.float64)}
+    optimizer = OptimizerConfig(learning_rate=0.1, clip=1.0)
+    trained = train_family(start, lambda w, _: w["w"].square().sum(1), steps=60, optimizer=optimizer)
+    assert trained.losses[-1, 0] < 0.05
+    assert not trained.losses[-1, 1].isfinite()
+
+
+def test_batches_last_and_watch_sees_start_and_end():
+    seen, told = [], []
+
+    def batch(step):
+        seen.append(step)
+        return torch.tensor(float(step))
+
+    trained = train_family(
+        {"w": torch.zeros(2, 1)},
+        lambda weights, value: (weights["w"][:, 0] - value).square(),
+        steps=7,
+        optimizer=OptimizerConfig(learning_rate=1.0, schedule=Staircase(start=1, stop=1, by=1, every=1)),
+        draw=batch,
+        every=3,
+        log_every=2,
+        watch=lambda weights: weights["w"],
+        progress=told.append,
+    )
+    assert seen == [0, 3, 6]
+    assert trained.steps == [0, 2, 4, 6]
+    assert told == [1, 3, 5, 7]
+    assert trained.watched.shape == (5, 2, 1)
+    assert torch.equal(trained.watched[0], torch.zeros(2, 1))
+    assert torch.equal(trained.watched[-1], trained.family["w"])
+
+
+def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
+    options = {"steps": 6, "optimizer": OptimizerConfig(learning_rate=0.1)}
+    results = [
+        train_family({"w": torch.ones(1, 2)}, lambda w, _: w["w"].square().sum(1), graph=graph, **options).losses
+        for graph in (False, True)
+    ]
+    assert torch.equal(*results)
+
+
+def test_bad_settings_are_named():
+    start, optimizer = {"w": torch.ones(1, 2)}, OptimizerConfig(clip=1.0)
+    with pytest.raises(ValueError, match="`steps` must be at least 1; got 0"):
+        train_family(start, lambda w, _: w["w"].sum(1), steps=0, optimizer=optimizer)
+    with pytest.raises(ValueError, match="clipped once"):
+        train_family(start, lambda w, _: w["w"].sum(1), steps=1, optimizer=optimizer, clip=Clip(norm=1.0))
+    with pytest.raises(ValueError, match="Set `over` to layer"):
+        Clip(norm=(1.0, 2.0))

@@ -1,0 +1,213 @@
+"""Runs in real processes, killed at random moments and at every dangerous one, and resumed.
+
+The processes are forked off one server that has imported torch already, so that each costs milliseconds.
+"""
+
+import multiprocessing
+import os
+import random
+import signal
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.functional.schedules import RandomDepth
+from looped.models.decoder import DecoderConfig
+from looped.tasks.regression import LinearRegression
+from looped.training.run import Run
+from looped.training.trainer import train
+
+EXPERIMENT = Experiment(
+    name="killed",
+    task=LinearRegression(d=2),
+    model=DecoderConfig(d=2, width=8, heads=2, loops=2, positions=8),
+    train=TrainConfig(
+        steps=40,
+        batch=2,
+        points=3,
+        depth=RandomDepth(low=1, high=3),
+        optimizer=OptimizerConfig(kind="muon", learning_rate=0.01, clip=1.0),
+        average=0.9,
+        log_every=3,
+        checkpoint_every=2,
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def server():
+    """Starts processes from a server with everything imported; they see neither pytest nor its type checker."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["looped.training.trainer", "torch.utils.tensorboard"])
+    return context
+
+
+def child(out, fatal_write, connection):
+    """Train and tell every step; with `fatal_write`, die in the middle of that write to the disk."""
+    torch.set_num_threads(1)
+    if fatal_write is not None:
+        die_at_write(fatal_write)
+    train(EXPERIMENT, out=out, progress=lambda done, line: connection.send(done))
+    connection.send("finished")
+
+
+def die_at_write(count):
+    """Kill this process at the `count`-th moment of danger: half a file written, not yet renamed, or just renamed."""
+    moments = iter(range(count + 1))
+    fsync, rename = os.fsync, os.replace
+
+    def danger():
+        if next(moments) == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def torn_fsync(number):
+        size = os.fstat(number).st_size
+        if next(moments) == count:
+            os.ftruncate(number, size - size // 3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(number)
+
+    def guarded_rename(*paths):
+        danger()
+        rename(*paths)
+        danger()
+
+    os.fsync, os.replace = torn_fsync, guarded_rename
+
+
+def start(server, out, fatal_write=None):
+    parent, end = server.Pipe()
+    process = server.Process(target=child, args=(str(out), fatal_write, end))
+    process.start()
+    end.close()
+    return process, parent
+
+
+def steps_told(connection, most=None):
+    """The steps a process tells, up to `most` of them or until it ends."""
+    told = []
+    try:
+        while most is None or len(told) < most:
+            told.append(connection.recv())
+    except EOFError:
+        pass
+    return told
+
+
+def run_to_the_end(server, out):
+    process, connection = start(server, out)
+    told = steps_told(connection)
+    process.join()
+    assert process.exitcode == 0
+    assert told[-1] == "finished"
+    return told
+
+
+@pytest.fixture(scope="module")
+def whole(server, tmp_path_factory):
+    """The run that nobody interrupts, in a process of the same kind."""
+    out = tmp_path_factory.mktemp("whole")
+    told = run_to_the_end(server, out)
+    assert told == [*range(1, EXPERIMENT.train.steps + 1), "finished"]
+    return Run.open(out / f"killed-{EXPERIMENT.hash}")
+
+
+def assert_same(one, other):
+    left, right = one.latest(), other.latest()
+    assert left.finished
+    assert left.tensors.keys() == right.tensors.keys()
+    for name, value in left.tensors.items():
+        assert torch.equal(value, right.tensors[name]), name
+    assert (one.path / "metrics.jsonl").read_bytes() == (other.path / "metrics.jsonl").read_bytes()
+
+
+def test_ten_kills_at_random_moments_change_nothing(server, whole, tmp_path):
+    draw = random.Random(0)
+    kills, out = 0, tmp_path
+    run = Run(out / whole.path.name, EXPERIMENT)
+    while kills < 10:
+        process, connection = start(server, out)
+        told = steps_told(connection, draw.randint(1, 6))
+        process.kill()
+        process.join()
+        if process.exitcode == -signal.SIGKILL and "finished" not in told:
+            kills += 1
+        else:  # ten kills fit into one run only if few steps lie between them; else begin another
+            assert_same(run, whole)
+            out = tmp_path / str(kills)
+            run = Run(out / whole.path.name, EXPERIMENT)
+    run_to_the_end(server, out)
+    assert_same(run, whole)
+
+
+def test_a_kill_at_any_moment_of_a_save_changes_nothing(server, whole, tmp_path):
+    """Each process dies a little later in its writes than the one before, in all kinds of files."""
+    run = Run(tmp_path / whole.path.name, EXPERIMENT)
+    deaths = 0
+    for moment in range(60):
+        process, connection = start(server, tmp_path, fatal_write=moment)
+        steps_told(connection)
+        process.join()
+        if process.exitcode == 0:
+            break
+        assert process.exitcode == -signal.SIGKILL
+        deaths += 1
+    assert deaths >= 10
+    assert process.exitcode == 0
+    assert_same(run, whole)
+
+
+def test_what_a_kill_leaves_can_be_read(server, tmp_path):
+    process, connection = start(server, tmp_path)
+    told = steps_told(connection, 7)
+    process.kill()
+    process.join()
+    run = Run.open(tmp_path / f"killed-{EXPERIMENT.hash}")
+    assert run.latest().step >= 6
+    assert run.metrics()[0]["step"] == 3
+    assert told == list(range(1, 8))
+    run.model()
+
+
+def command(arguments, stderr, connection):
+    """`looped train` with its standard error in a file, telling every step."""
+    from looped.cli import main
+    from looped.training.trainer import Trainer
+
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
+    sys.stderr = os.fdopen(2, "w", closefd=False)
+    step = Trainer.step
+
+    def telling(self, number):
+        step(self, number)
+        connection.send(number)
+
+    Trainer.step = telling
+    main(arguments)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_a_real_process_saves_and_says_how_to_resume(server, tmp_path, number):
+    parent, end = server.Pipe()
+    stderr = tmp_path / "stderr"
+    settings = ["--set", "train.steps=100000", "--out", str(tmp_path), "--quiet", "--device", "cpu"]
+    arguments = ["train", "yang24.linear", "--scale", "smoke", *settings]
+    process = server.Process(target=command, args=(arguments, str(stderr), end))
+    process.start()
+    end.close()
+    assert steps_told(parent, 3) == [0, 1, 2]
+    os.kill(process.pid, number)
+    stopped = 1 + max([2, *steps_told(parent)])
+    process.join()
+    assert process.exitcode == 1
+    (line,) = stderr.read_text().splitlines()
+    (folder,) = tmp_path.glob("yang24.linear-*")
+    assert line.startswith(f"looped: stopped at step {stopped} of 100000; saved in {folder}. ")
+    assert line.endswith(f"looped train --resume {folder}")
+    run = Run.open(folder)
+    assert run.latest().step == stopped
+    assert not run.latest().finished
+    assert replace(run.experiment.train, steps=20).steps == 20

@@ -126,6 +126,11 @@ class Experiment:
             value = getattr(self.train, name, None)
             if value is not None and value > loops:
                 raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
+        if getattr(self.model, "inject", None) == "none" and getattr(self.train, "grad", None) is not None:
+            raise ValueError(
+                "without injection the prompt enters by the first state alone: `grad` must be null (all loops), "
+                f"or the read-in is never trained; got {getattr(self.train, 'grad', None)}."
+            )
         d = getattr(self.model, "d", self.task.d)
         if d != self.task.d:
             raise ValueError(f"`task.d` and `model.d` must agree; got {self.task.d} and {d}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_json(path: Path, data: Any) -> None:
     """Write JSON atomically; a number that is not finite is an error."""
     write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
+
+
+def finite(data: Any) -> Any:
+    """JSON data with null for every number that is not finite, which JSON cannot hold."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [finite(item) for item in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def read_json(path: Path) -> Any:

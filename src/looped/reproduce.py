@@ -1,7 +1,7 @@
 """Figures of the papers: found, measured, judged, drawn, kept.
 
-    OUT/NAME.SCALE.json            numbers, claims, provenance
-    OUT/figures/NAME.SCALE.svg     the figure, and .png
+OUT/NAME.SCALE.json            numbers, claims, provenance
+OUT/figures/NAME.SCALE.svg     the figure, and .png
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from models.reference import LAYOUTS, Published, published_state
 
 from looped.models.blocks import stack, unstack
 from looped.models.decoder import DecoderConfig, interleave
 from looped.prompt import Prompt
 from looped.training.importer import import_checkpoint
+from models.reference import LAYOUTS, Published, published_state
 
 SIZES = {"d": 3, "width": 16, "positions": 14}
 HEADS = 4
@@ -119,13 +119,24 @@ def test_the_published_layer_count_and_width(tmp_path):
     file = tmp_path / "state.pt"
     torch.save({name: torch.as_tensor(value) for name, value in state.items()}, file)
     run, _ = import_checkpoint(file, tmp_path / "run", heads=8)
-    assert run.model().num_parameters == 9_535_233
-    close(run.model().predict(prompt_of(xs, ys)), Published(state, "yang24", heads=8).unlooped(xs, ys))
+    model = run.model()
+    assert model.num_parameters == 9_535_233
+    close(model.predict(prompt_of(xs, ys)), Published(state, "yang24", heads=8).unlooped(xs, ys))
 
 
 def test_a_shorter_prompt_gives_the_same_first_predictions():
     prompt, model = prompt_of(*numbers(5)), random_decoder(SMALL, 0)
     torch.testing.assert_close(model.predict(prompt.head(2)), model.predict(prompt)[:, :2], rtol=0, atol=1e-12)
+
+
+def test_states_between_layers_are_the_stream_before_the_norm():
+    prompt, model = prompt_of(*numbers(5)), random_decoder(SMALL, 0)
+    states, tokens = model.states(prompt), model.embed(prompt).tokens
+    assert len(states) == 6
+    for t in range(3):
+        first = model.blocks[0](tokens + (states[2 * t - 1] if t else 0))
+        assert torch.equal(states[2 * t], first)
+        assert torch.equal(states[2 * t + 1], model.norm(model.blocks[1](first)))
 
 
 def test_the_last_label_is_not_read():

@@ -277,9 +277,7 @@ def test_state_change_is_relative_and_first_met_where_settle_stops():
     out = settle(Counted(), start, context, StateChange(tolerance=tolerance), max_loops=200, collect=collect)
     states = [start, *unroll(Counted(), start, context, loops=200, keep=200, collect=lambda state, _: state)]
     for i, loops in enumerate(out.loops.tolist()):
-        change = [
-            ((new[i] - old[i]).norm() / new[i].norm()).item() for old, new in pairwise(states)
-        ]
+        change = [((new[i] - old[i]).norm() / new[i].norm()).item() for old, new in pairwise(states)]
         assert change[loops - 1] <= tolerance
         assert all(value > tolerance for value in change[: loops - 1])
 

@@ -72,7 +72,9 @@ def test_every_parameter_receives_gradient(name, scale):
     loops = made.model.loops if config.depth is None else int(config.depth(0, config.steps))
     outputs = model(prompt, loops=loops, **config.windows(loops))
     made.task.error(outputs, prompt).mean().backward()
-    silent = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    silent = [
+        name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()
+    ]
     assert not silent
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 

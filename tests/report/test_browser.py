@@ -80,9 +80,11 @@ def test_dark_and_light_differ_by_preference_and_by_the_switch(browser, page):
     assert seen[False][0] > 240 > 60 > seen[True][0]
     assert seen[False][1] < 60 < 200 < seen[True][1]
     assert seen[True][2] > seen[False][2] + 40
-    for switch, dark in (("light", False), ("dark", True), ("auto", True)):
-        browser.js(f"document.querySelector('label[for=theme-{switch}]').click()")
-        assert [brightness(browser.js(of)) for of in (PAPER, INK, CURVE)] == seen[dark]
+    for preferred in (False, True):
+        browser.open(page, dark=preferred)
+        for switch, dark in (("light", False), ("dark", True), ("auto", preferred)):
+            browser.js(f"document.querySelector('label[for=theme-{switch}]').click()")
+            assert [brightness(browser.js(of)) for of in (PAPER, INK, CURVE)] == seen[dark]
 
 
 def test_paper_is_white_in_print(browser, page):

@@ -67,6 +67,12 @@ def test_label_variance_is_known_where_the_kernel_is_constant_on_the_sphere():
     assert GaussianProcess(kernel=kernels.linear, whiten=False).label_variance == pytest.approx(1.1, rel=3e-3)
 
 
+def test_absolute_eigenvalues_make_relu_labels_larger_than_their_variance_says():
+    for n, excess in ((15, 1.03), (31, 1.12)):
+        gram = sample(GaussianProcess(kernel=kernels.relu), batch=1000, n=n).truth["gram"]
+        assert gram.diagonal(dim1=-2, dim2=-1).mean().item() == pytest.approx(excess, abs=0.006)
+
+
 def test_only_active_coordinates_move():
     prompt = sample(GaussianProcess(), batch=200, dims=2)
     assert not prompt.xs[..., 2:].any()

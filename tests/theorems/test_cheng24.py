@@ -6,13 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.func import functional_call
 
 from looped.constructions.gradient_descent import functional_descent
 from looped.functional import attention, kernels
 from looped.models.kernel_transformer import Head, KernelTransformer, functional
 from looped.models.patterns import BlockValue, FullScores
 from looped.prompt import Prompt
-from looped.tasks.gaussian_process import GaussianProcess
+from looped.tasks.gaussian_process import GaussianProcess, draw
 from looped.theorems.check import Theorem
 from looped.theorems.cheng24 import descent, instances, stationary, structure
 
@@ -178,22 +179,35 @@ def test_the_bayes_limit_is_scipys_solution():
         assert reached[b] == pytest.approx(gram[3, :3] @ np.linalg.solve(gram[:3, :3], ys[:3]), abs=1e-6)
 
 
-LAND = {"task": GaussianProcess(kernel=kernels.linear), "kernel": kernels.linear, "samples": 4000}
+LAND = {"task": GaussianProcess(kernel=kernels.exp), "kernel": attention.softmax, "samples": 1000}
 
 
 @pytest.mark.parametrize("transform", [False, True])
 def test_the_gradient_vanishes_at_the_theorems_point_and_not_at_others_of_its_kind(transform):
     land = stationary.Landscape(**LAND, transform=transform)
     model, prompt = land.model(), land.prompts(0)
-    root = land.task.root
-    for through, zero in ((torch.linalg.inv(root), True), (root, False)):
+    for through, zero in ((torch.linalg.inv(land.task.root), True), (torch.eye(5).double(), False)):
         numbers = land.best(model, prompt, through)
         norm, error = land.gradient(model, prompt, land.weights(numbers, through))
         assert (norm < stationary.ERRORS * error) == zero, (norm, error)
 
 
+def test_the_loss_is_the_mean_over_labels():
+    land = stationary.Landscape(**(LAND | {"samples": 40}), transform=True)
+    model, prompt = land.model(), land.prompts(3)
+    copies, generator = 2000, torch.Generator().manual_seed(0)
+    gram = prompt.truth["gram"].repeat(copies, 1, 1)
+    many = Prompt(prompt.xs.repeat(copies, 1, 1), draw(gram, generator))
+    weights = land.weights(torch.tensor([[-0.3, -0.2], [0.5, 0.7], [0.05, 0.02]]).double(), land.task.root)
+    answers = functional_call(model, weights, (many,))[-1, :, 0]
+    squares = (answers - many.ys[:, -1]).square().reshape(copies, 40).mean(1)
+    error = squares.std() / copies**0.5
+    assert abs(squares.mean() - land.loss(model, weights, prompt)) < 4 * error
+    assert error < 0.01 * squares.mean()
+
+
 def test_the_gradient_is_the_derivative_of_the_loss_and_its_error_shrinks():
-    land = stationary.Landscape(**(LAND | {"samples": 200}), transform=True)
+    land = stationary.Landscape(**(LAND | {"samples": 40}), transform=True)
     model, prompt, through = land.model(), land.prompts(1), torch.linalg.inv(land.task.root)
     numbers = torch.tensor([[-0.1, -0.2], [0.5, 0.7], [0.05, 0.02]], dtype=torch.float64)
     weights = land.weights(numbers, through)
@@ -213,7 +227,7 @@ def test_the_gradient_is_the_derivative_of_the_loss_and_its_error_shrinks():
 
 
 def test_the_stationary_rows_say_how_large_the_error_is(monkeypatch):
-    monkeypatch.setattr(stationary, "PAIRS", ((kernels.linear, kernels.linear),))
+    monkeypatch.setattr(stationary, "PAIRS", ((kernels.relu, kernels.relu),))
     at, off = stationary.stationary(transform=False)
     assert (at.verdict, off.verdict) == ("holds", "holds")
     assert "+-" in at.instance

@@ -41,7 +41,7 @@ EXPERIMENT = Experiment(
 def server():
     """Starts processes from a server with everything imported; they see neither pytest nor its type checker."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["looped.training.trainer", "torch.utils.tensorboard"])
+    context.set_forkserver_preload([__name__, "torch._dynamo", "torch.utils.tensorboard"])
     return context
 
 

@@ -12,36 +12,41 @@ from looped.prompt import Prompt
 def least_squares(prompt: Prompt) -> Float[Tensor, "batch n"]:
     """Predict y_i by the least-norm least-squares fit to the i-1 pairs before it.
 
-        w <- w + g (y - x'w),  g = P x / |P x|^2 where x leaves the span of the earlier x, else S x / (1 + x'S x)
+        w = B'u,  R u = z,  X B' = Q R,  z = Q'y
 
-    P projects onto what no earlier x spans and S is the pseudo-inverse of X'X; both follow by rank-one updates
-    (Greville's method). Computed in float64.
+    The rows of B are an orthonormal basis of what the x so far span; R and z follow by plane rotations, one new row at
+    a time, which is as stable as a QR of each prefix: one that was nearly singular does not spoil those after it.
+    Computed in float64.
     """
     xs, ys = prompt.xs.double(), prompt.ys.double()
     batch, n, d = xs.shape
-    # an orthonormal basis of what the earlier x span, filled row by row; P x = x - basis' basis x
-    basis = xs.new_zeros(batch, min(n, d), d)
-    inverse = xs.new_zeros(batch, d, d)
-    w = xs.new_zeros(batch, d)
-    predictions = torch.empty_like(ys)
+    most = min(n, d)
+    basis, factor, target = xs.new_zeros(batch, most, d), xs.new_zeros(batch, most, most), xs.new_zeros(batch, most)
     rank = torch.zeros(batch, dtype=torch.int64, device=xs.device)
-    for i in range(n):
-        x = xs[:, i]
-        predictions[:, i] = (x * w).sum(1)
+    predictions = torch.zeros_like(ys)
+    for i in range(n - 1):
+        x, y = xs[:, i], ys[:, i]
         outside = x - _project(basis, x)
         outside = outside - _project(basis, outside)
         size = outside.norm(dim=1)
         new = size > 1e-9 * x.norm(dim=1)
         direction = torch.where(new[:, None], outside / size.clamp_min(1e-300)[:, None], 0.0)
-        sx = torch.einsum("bij,bj->bi", inverse, x)
-        gamma = 1 + (x * sx).sum(1)
-        gain = torch.where(new[:, None], direction / size.clamp_min(1e-300)[:, None], sx / gamma[:, None])
-        w = w + gain * (ys[:, i] - predictions[:, i])[:, None]
-        grown = inverse - _outer(gain, sx) - _outer(sx, gain) + gamma[:, None, None] * _outer(gain, gain)
-        inverse = torch.where(new[:, None, None], grown, inverse - _outer(sx, sx) / gamma[:, None, None])
-        place = rank.clamp(max=basis.shape[1] - 1)[:, None, None].expand(-1, 1, d)
+        place = rank.clamp(max=most - 1)[:, None, None].expand(-1, 1, d)
         basis = basis.scatter_add(1, place, direction[:, None])
         rank = rank + new
+        row = torch.einsum("bkd,bd->bk", basis, x)
+        for j in range(min(i + 1, most)):
+            above, here = factor[:, j].clone(), target[:, j].clone()
+            length = torch.hypot(above[:, j], row[:, j])
+            safe = torch.where(length > 0, length, 1.0)
+            cosine, sine = torch.where(length > 0, above[:, j] / safe, 1.0), row[:, j] / safe
+            factor[:, j], row = _rotate(cosine[:, None], sine[:, None], above, row)
+            target[:, j], y = _rotate(cosine, sine, here, y)
+        # directions not met yet have zero rows here: 1 on their diagonal leaves their part of u zero
+        unmet = torch.diag_embed((factor.diagonal(dim1=1, dim2=2) == 0).double())
+        u = torch.linalg.solve_triangular(factor + unmet, target[..., None], upper=True)
+        w = torch.einsum("bkd,bk->bd", basis, u[..., 0])
+        predictions[:, i + 1] = (xs[:, i + 1] * w).sum(1)
     return predictions
 
 
@@ -77,6 +82,10 @@ def averaging(prompt: Prompt) -> Float[Tensor, "batch n"]:
 
 def _outer(a: Tensor, b: Tensor) -> Tensor:
     return a[:, :, None] * b[:, None, :]
+
+
+def _rotate(cosine: Tensor, sine: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return cosine * a + sine * b, cosine * b - sine * a
 
 
 def _project(basis: Tensor, x: Tensor) -> Tensor:

@@ -35,10 +35,11 @@ for name, command in {
     app.command(name)(command)
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         print(f"looped {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()
@@ -60,7 +61,11 @@ def main(arguments: list[str] | None = None) -> None:
         # typer's own usage errors; their class moved between versions, their method did not
         if not hasattr(error, "format_message"):
             raise
-        _fail(f"{error.format_message()} `looped --help` shows what there is.", 2)  # type: ignore[attr-defined]
+        message = error.format_message().strip()  # type: ignore[attr-defined]
+        if not message:  # no command: the help is printed already
+            sys.exit(2)
+        end = "" if message.endswith((".", "?")) else "."
+        _fail(f"{message}{end} `looped --help` shows what there is.", 2)
     else:
         try:
             sys.stdout.flush()

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from looped.files import finite
 from looped.training.trainer import Progress as Report
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
@@ -41,6 +42,16 @@ def pick_device(name: str) -> torch.device:
 
 
 @contextlib.contextmanager
+def late(bar: Progress) -> Iterator[Progress]:
+    """A bar that is shown from its first `start` on: input that is refused before that gets one line and no bar."""
+    try:
+        yield bar
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+@contextlib.contextmanager
 def training_bar(title: str, steps: int, *, quiet: bool) -> Iterator[Report]:
     """A progress bar with loss, error, speed and time left."""
     columns = (
@@ -50,10 +61,11 @@ def training_bar(title: str, steps: int, *, quiet: bool) -> Iterator[Report]:
         TextColumn("{task.fields[numbers]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=messages, disable=quiet, transient=False) as bar:
+    with late(Progress(*columns, console=messages, disable=quiet, transient=False)) as bar:
         task = bar.add_task(title, total=steps, numbers="")
 
         def report(done: int, line: dict[str, float]) -> None:
+            bar.start()
             speed = bar.tasks[0].speed
             numbers = f"loss {line['loss']:.4f}  error {line['error']:.4f}" if line else ""
             bar.update(task, completed=done, numbers=f"{numbers}  {speed:.1f} steps/s" if speed else numbers)
@@ -62,5 +74,5 @@ def training_bar(title: str, steps: int, *, quiet: bool) -> Iterator[Report]:
 
 
 def print_json(data: Any) -> None:
-    """One JSON document on standard output."""
-    print(json.dumps(data, indent=2, allow_nan=False))
+    """One JSON document on standard output; a number that is not finite is null."""
+    print(json.dumps(finite(data), indent=2, allow_nan=False))

@@ -21,6 +21,13 @@ from looped.functional.schedules import Trapezoid
 from looped.papers import yang24
 from looped.report.page import write_report
 
+TITLE = "A small looped transformer against least squares"
+LEAD = (
+    "One block, applied again and again to the same prompt, has learned to regress from examples alone. With noisy "
+    "labels least squares explodes where there are as many examples as dimensions; ridge is the best that any method "
+    "can do."
+)
+
 
 def demo(
     seed: Annotated[int, typer.Option(help="One seed gives one result.")] = 0,
@@ -49,7 +56,7 @@ def demo(
         if not hush:
             messages.print(table(result, title))
     # on noiseless data least squares is exact and no contest: the page leads with noise
-    page = write_report(Path(out) / "report.html", runs=runs[::-1], title="looped demo")
+    page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD)
     result, run = results[0], runs[0]
     model_curve, least_squares = result.by_examples[:2]
     figures = {

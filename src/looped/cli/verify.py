@@ -9,7 +9,7 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from looped.cli.common import Json, Quiet, messages, print_json
+from looped.cli.common import Json, Quiet, late, messages, print_json
 from looped.files import write_json
 from looped.report.page import write_report
 from looped.theorems.check import Row
@@ -30,10 +30,11 @@ def verify(
 
     Example: `looped verify gatmiry24.thm2 "chen24.*"`
     """
-    with Progress(console=messages, disable=quiet or json, transient=True) as bar:
+    with late(Progress(console=messages, disable=quiet or json, transient=True)) as bar:
         task = bar.add_task("verify", total=None)
 
         def report(name: str, done: int, total: int) -> None:
+            bar.start()
             bar.update(task, description=f"verify {name}", completed=done, total=total)
 
         rows = check(names, progress=report)

@@ -24,11 +24,13 @@ def bootstrap(
 
     A resample is a vector of counts, so that all of them are one matrix product.
     """
+    if not 0 < level < 1:
+        raise ValueError(f"`level` must be between 0 and 1; got {level}. A 90% interval has level 0.9.")
     count = len(values)
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randint(count, (resamples, count), generator=generator)
     counts = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(1, draws, torch.ones_like(draws).double())
-    flat = values.detach().cpu().double().flatten(1)
+    flat = values.detach().cpu().double().reshape(count, -1)
     means = counts @ flat / count
     tail = (1 - level) / 2
     low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)

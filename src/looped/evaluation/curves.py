@@ -14,6 +14,7 @@ from looped.evaluation.bootstrap import bootstrap
 from looped.models.base import LoopedModel
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
+from looped.tasks.regression import LinearRegression
 from looped.tasks.task import Task
 
 CHUNK = 256
@@ -68,11 +69,12 @@ Baseline = Callable[[Prompt], Tensor]
 
 
 def baselines_for(task: Task) -> dict[str, Baseline]:
-    """What a person would use instead on this task; ridge is the Bayes estimator where labels are noisy."""
+    """What a person would use instead on this task; ridge is the Bayes estimator for noisy labels and a normal w."""
     noise = getattr(task, "noise", 0.0)
     found: dict[str, Baseline] = {"least squares": least_squares}
     if noise:
-        found["ridge (optimal)"] = lambda prompt: ridge(prompt, noise**2)
+        label = "ridge (optimal)" if type(task) is LinearRegression else "ridge"
+        found[label] = lambda prompt: ridge(prompt, noise**2)
     return {**found, "averaging": averaging}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from looped.evaluation.curves import Curve, Evaluation
-from looped.files import read_json, write_json
+from looped.files import finite, read_json, write_json
 
 
 @runtime_checkable
@@ -33,7 +33,7 @@ def save_evaluation(run: Folder, name: str, evaluation: Evaluation) -> Path:
     # a damaged file of that title is replaced too: evaluating again is how one repairs it
     same = [file for file in files if file.stem.partition("-")[2] == slug and _title(file) in (name, None)]
     file = same[0] if same else folder / f"{last + 1:02d}-{slug}.json"
-    write_json(file, {"name": name, **_finite(evaluation.to_data())})
+    write_json(file, {"name": name, **finite(evaluation.to_data())})
     return file
 
 
@@ -88,11 +88,3 @@ def _typed(value: Any, kind: type, name: str) -> Any:
     if not isinstance(value, kind) or isinstance(value, bool):
         raise ValueError(f"`{name}` must be {kind.__name__}")
     return value
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

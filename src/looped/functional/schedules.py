@@ -77,13 +77,13 @@ class RandomDepth(Schedule):
             raise ValueError(f"`low` must be in [1, high={self.high}]; got {self.low}.")
 
     def __call__(self, step: int, steps: int) -> int:
-        """The draw belongs to the step, not to a generator's state: it needs no saving and no device."""
+        """The draw belongs to the step alone: it needs no saving and no device, and seeds in one stack share it."""
         return random.Random(step).randint(self.low, self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trapezoid(Schedule):
-    """A factor: up from 0 over the first `warmup` of the run, 1, then down to `floor` over the last `decay`."""
+    """A factor: up from 0 over the first `warmup` of the run, 1, then down over the last `decay` to `floor`."""
 
     warmup: float = 0.0
     """Share of the run for the way up."""
@@ -97,7 +97,7 @@ class Trapezoid(Schedule):
             raise ValueError(f"`warmup` + `decay` must be in [0, 1]; got {self.warmup} and {self.decay}.")
 
     def __call__(self, step: int, steps: int) -> float:
-        """Piecewise linear in (step + 1) / steps."""
+        """min(1, (step + 1) / (warmup steps), (steps - step) / (decay steps)), at least `floor` on the way down."""
         up = (step + 1) / (self.warmup * steps) if self.warmup else 1.0
         down = (steps - step) / (self.decay * steps) if self.decay else 1.0
         return max(min(1.0, up, down), self.floor if down < 1 else 0.0)

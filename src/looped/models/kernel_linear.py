@@ -6,77 +6,100 @@ X_{l+1} = X_l (I + P)',  P = A S M,  S = X'X:  rows are never formed, so the num
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.models import batch_last
+from looped.models.batch_last import to_last
+
 
 class Moments(NamedTuple):
-    """What linear attention reads of a prompt."""
+    """What linear attention reads of a prompt, prompts last."""
 
-    second: Float[Tensor, "models batch d d"]
+    second: Float[Tensor, "d d models c"]
     """S = X'X of the examples."""
-    cross: Float[Tensor, "models batch d"]
-    """b = X'y of the examples."""
-    query: Float[Tensor, "models batch d"]
-    """x_q."""
+    cross: Float[Tensor, "1 d models c"]
+    """b' = y'X of the examples, a row."""
+    query: Float[Tensor, "1 d models c"]
+    """x_q', a row."""
 
 
-class Weights(Protocol):
-    """The weights of a head; see `kernel_loss.HeadWeights`."""
-
-    @property
-    def score(self) -> Tensor: ...
-    @property
-    def transform(self) -> Tensor | None: ...
-    @property
-    def label(self) -> Tensor: ...
-
-
-def moments(xs: Float[Tensor, "models batch tokens d"], ys: Float[Tensor, "models batch tokens"]) -> Moments:
+def moments(xs: Float[Tensor, "models c tokens d"], ys: Float[Tensor, "models c tokens"]) -> Moments:
     """Of the examples, the last pair being the query."""
-    examples, labels = xs[..., :-1, :], ys[..., :-1, None]
-    return Moments(examples.mT @ examples, (examples.mT @ labels)[..., 0], xs[..., -1, :].contiguous())
+    examples, labels = to_last(xs[..., :-1, :]), to_last(ys[..., :-1, None])
+    second = batch_last.product(examples.transpose(0, 1), examples)
+    return Moments(second, batch_last.product(labels.transpose(0, 1), examples), to_last(xs[..., -1:, :]))
 
 
-def linear_predictions(weights: Sequence[Weights], given: Moments) -> Float[Tensor, "models batch"]:
-    """Predictions of +y at the query by heads that are all linear.
+def linear_label(weights: Sequence[Any], given: Moments) -> Float[Tensor, "models c"]:
+    """The query's label coordinate, the negative prediction, by heads that are all linear; autograd runs through it.
 
         y_q <- y_q + r b'M x_q;  x_q <- (I + P) x_q;  b <- (I + P)(b + r S M'b);  S <- (I + P) S (I + P)'
 
     P and r M are sums over heads of A S M and r M. Ref: cheng24, Eq. (3) with h linear.
     """
-    second, cross, query = given.second, given.cross[..., None, :], given.query[..., None, :]
-    models, _, d, _ = second.shape
-    layers = weights[0].label.shape[1]
-    label = torch.zeros_like(given.query[..., 0])
+    second, cross, query = given
+    layers, label = weights[0].label.shape[1], torch.zeros_like(query[0, 0])
     for layer in range(layers):
-        gain = sum(one.label[:, layer, None, None] * one.score[:, layer] for one in weights)  # r M
-        pull = _right(cross, gain)  # b' r M, a row
-        label = label + (pull * query).sum((-2, -1))
+        gain = torch.stack([one.label[:, layer, None, None] * one.score[:, layer] for one in weights]).sum(0)
+        pull = each(gain.mT, cross)  # b' r M
+        label = label + (pull * query).sum((0, 1))
         if layer == layers - 1:
             break
-        cross = cross + pull @ second
+        cross = cross + product(pull, second)
         free = [one for one in weights if one.transform is not None]
         if not free:
             continue
-        # rows times (I + P)', P' = M'S A'
-        turn = torch.eye(d, dtype=second.dtype, device=second.device)
-        turn = turn + sum(_right(_left(one.score[:, layer].mT, second), one.transform[:, layer].mT) for one in free)
-        query, cross = query @ turn, cross @ turn
+        # a row x' becomes x' + x' P',  P' = (S M)' A': rows of (S M)' = M'S, each through A
+        shift = [each(one.transform[:, layer], each(one.score[:, layer].mT, second).transpose(0, 1)) for one in free]
+        turn = torch.stack(shift).sum(0) if len(shift) > 1 else shift[0]
+        query, cross = query + product(query, turn), cross + product(cross, turn)
         if layer < layers - 2:
-            second = turn.mT @ second @ turn
-    return -label
+            half = second + product(second, turn)
+            second = half + product(turn.transpose(0, 1), half)
+    return label
 
 
-def _right(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Rows (models, batch, k, d) times each model's matrix, as one product."""
-    models, count, k, d = rows.shape
-    return torch.bmm(rows.reshape(models, count * k, d), matrix).view(models, count, k, -1)
+def product(left: Tensor, right: Tensor) -> Tensor:
+    """`batch_last.product` for autograd."""
+    return _Product.apply(left, right)  # type: ignore[return-value]
 
 
-def _left(matrix: Tensor, symmetric: Tensor) -> Tensor:
-    """Each model's matrix times a symmetric one a prompt: (S M')'."""
-    return _right(symmetric, matrix.mT).mT
+def each(matrix: Tensor, rows: Tensor) -> Tensor:
+    """`batch_last.each` for autograd."""
+    return _Each.apply(matrix, rows)  # type: ignore[return-value]
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, left, right):
+        ctx.save_for_backward(left, right)
+        return batch_last.product(left, right)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        left, right = ctx.saved_tensors
+        one, other = ctx.needs_input_grad
+        return (
+            batch_last.product(grads[0], right.transpose(0, 1)) if one else None,
+            batch_last.product(left.transpose(0, 1), grads[0]) if other else None,
+        )
+
+
+class _Each(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, matrix, rows):
+        ctx.save_for_backward(matrix, rows)
+        return batch_last.each(matrix, rows)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        matrix, rows = ctx.saved_tensors
+        one, other = ctx.needs_input_grad
+        return (
+            batch_last.outer(grads[0], rows) if one else None,
+            batch_last.each(matrix.mT, grads[0]) if other else None,
+        )

@@ -6,7 +6,8 @@ The same numbers as `KernelTransformer` with heads V = diag(A, r) and autograd g
 - the last layer is read at the query's label alone, so it costs one row of scores, and the first has no gradient
   to hand on to its input;
 - where h is linear a prompt enters through X'X, X'y and x_q, which all steps on one minibatch share;
-- prompts pass through in chunks that stay in the cache, forward and backward before the next one.
+- prompts lie last in memory, so that every inner loop runs over them (`batch_last`), and pass through in chunks that
+  stay in the cache, forward and backward before the next one.
 
 Ref: cheng24, Eq. (3), (5) and (26).
 """
@@ -23,7 +24,8 @@ from torch import Tensor
 from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
-from looped.models.kernel_linear import Moments, linear_predictions, moments
+from looped.models.batch_last import Arena, each, outer, product, to_last
+from looped.models.kernel_linear import Moments, linear_label, moments
 from looped.prompt import Prompt
 
 CHUNK = 2**19
@@ -43,15 +45,19 @@ class HeadWeights(NamedTuple):
     """r."""
 
 
-class Batch(NamedTuple):
-    """Prompts with what all steps on them share."""
+class Chunk(NamedTuple):
+    """A part of a minibatch, prompts last, with what all steps on it share."""
 
-    rows: Float[Tensor, "models batch tokens width"]
-    """(x, y) of every pair, the query's label hidden."""
-    target: Float[Tensor, "models batch"]
-    """The query's label."""
+    rows: Float[Tensor, "tokens width models c"] | None
+    """(x, y) of every pair, the query's label hidden; None where `moments` is enough."""
     moments: Moments | None
     """X'X, X'y and x_q, where all heads are linear."""
+    target: Float[Tensor, "models c"]
+    """The query's label."""
+
+
+Batch = tuple[Chunk, ...]
+"""A minibatch as `prepare` lays it out."""
 
 
 def head_weights(
@@ -64,80 +70,83 @@ def head_weights(
     return HeadWeights(key.mT @ query, transform, label)
 
 
-def prepare(prompt: Prompt, heads: Sequence[Kernel]) -> Batch:
-    """What one minibatch gives to every step on it; a prompt without an axis of models is one model's."""
+def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None) -> Batch:
+    """What one minibatch gives to every step on it; a prompt without an axis of models is one model's.
+
+    `chunk` is how many prompts of every model pass through together: None fits a CPU's cache, and is all on a GPU.
+    """
     unknown = [kernel for kernel in heads if kernel not in KERNELS]
     if unknown or not heads:
         raise ValueError(f"`heads` must be linear, relu, exp or softmax; got {unknown}. Use `KernelTransformer`.")
     xs, ys = (prompt.xs, prompt.ys) if prompt.xs.ndim == 4 else (prompt.xs[None], prompt.ys[None])
     only_linear = all(kernel is kernels.linear for kernel in heads)
-    if only_linear:
-        return Batch(xs[..., :0, :], ys[..., -1], moments(xs, ys))
-    hidden = torch.cat([ys[..., :-1], torch.zeros_like(ys[..., -1:])], -1)
-    return Batch(torch.cat([xs, hidden[..., None]], -1), ys[..., -1].contiguous(), None)
+    models, count, tokens, d = xs.shape
+    if chunk is None:
+        chunk = count if xs.is_cuda else max(64, CHUNK // (models * (2 * d * d if only_linear else tokens * tokens)))
+    parts = []
+    for x, y in zip(xs.split(chunk, 1), ys.split(chunk, 1), strict=True):
+        target = y[..., -1].contiguous()
+        if only_linear:
+            parts.append(Chunk(None, moments(x, y), target))
+        else:
+            hidden = torch.cat([y[..., :-1], torch.zeros_like(y[..., -1:])], -1)
+            parts.append(Chunk(to_last(torch.cat([x, hidden[..., None]], -1)), None, target))
+    return tuple(parts)
 
 
-def in_context_loss(
-    weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch, *, chunk: int | None = None
-) -> Float[Tensor, " models"]:
+def in_context_loss(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> Float[Tensor, " models"]:
     """The mean squared error at the query, model by model, differentiable in the weights.
 
-    loss = mean over prompts of (y_q + prediction of -y_q)^2
+    loss = mean over prompts of (prediction - y_q)^2
     """
-    if batch.moments is not None:
-        errors = linear_predictions(weights, batch.moments) - batch.target
-        return errors.square().mean(-1)
+    if batch[0].moments is not None:
+        count = sum(chunk.target.shape[1] for chunk in batch)
+        errors = ((linear_label(weights, chunk.moments) + chunk.target).square().sum(1) for chunk in batch)
+        return torch.stack(list(errors)).sum(0) / count
     flat = [part for one in weights for part in one if part is not None]
-    return _Loss.apply(batch, tuple(heads), [one.transform is not None for one in weights], chunk, *flat)
+    return _Loss.apply(batch, tuple(heads), [one.transform is not None for one in weights], *flat)  # type: ignore
 
 
 @torch.no_grad()
-def predictions(
-    weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch, *, chunk: int | None = None
-) -> Float[Tensor, "models batch"]:
+def predictions(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> Float[Tensor, "models batch"]:
     """The model's prediction of +y at the query."""
-    if batch.moments is not None:
-        return linear_predictions(weights, batch.moments)
-    parts = _chunks(batch, chunk)
-    return torch.cat([-_forward(weights, heads, rows)[0] for rows, _ in parts], 1)
+    found, arena = [], Arena(weights[0].label)
+    for chunk in batch:
+        arena.reset()
+        if chunk.rows is None:
+            found.append(-linear_label(weights, chunk.moments))
+        else:
+            found.append(-_forward(weights, heads, chunk.rows, arena)[0])
+    return torch.cat(found, 1)
 
 
 class _Loss(torch.autograd.Function):
     """Loss and gradient in one pass over chunks; `backward` only multiplies."""
 
     @staticmethod
-    def forward(ctx, batch, heads, transforms, chunk, *flat):
+    def forward(ctx, batch, heads, transforms, *flat):
         values, weights = iter(flat), []
         for free in transforms:
             score = next(values)
             weights.append(HeadWeights(score, next(values) if free else None, next(values)))
-        models, count = batch.target.shape
-        wanted = any(ctx.needs_input_grad)
-        loss = batch.target.new_zeros(models)
-        slopes = [
-            HeadWeights(*(None if part is None else torch.zeros_like(part) for part in one)) for one in weights
-        ]
-        for rows, target in _chunks(batch, chunk):
-            label, kept = _forward(weights, heads, rows)
-            error = label + target
+        wanted, count = any(ctx.needs_input_grad), sum(chunk.target.shape[1] for chunk in batch)
+        loss = torch.zeros_like(weights[0].label[:, 0])
+        slopes = [HeadWeights(*(None if part is None else torch.zeros_like(part) for part in one)) for one in weights]  # type: ignore
+        arena = Arena(loss)
+        for chunk in batch:
+            arena.reset()
+            label, kept = _forward(weights, heads, chunk.rows, arena)
+            error = label + chunk.target
             loss += error.square().sum(1) / count
             if wanted:
-                _backward(weights, heads, kept, 2 / count * error, slopes)
+                _backward(weights, heads, kept, 2 / count * error, slopes, arena)
         ctx.save_for_backward(*(part for one in slopes for part in one if part is not None))
         return loss
 
     @staticmethod
     def backward(ctx, *grads):
-        (outer,) = grads
-        return (None, None, None, None, *(outer.view(-1, *[1] * (s.ndim - 1)) * s for s in ctx.saved_tensors))
-
-
-def _chunks(batch: Batch, chunk: int | None) -> list[tuple[Tensor, Tensor]]:
-    """Parts of the minibatch along its prompts; on a GPU one part, which fills it."""
-    models, count, tokens, _ = batch.rows.shape
-    if chunk is None:
-        chunk = count if batch.rows.is_cuda else max(1, CHUNK // (models * tokens * tokens))
-    return list(zip(batch.rows.split(chunk, 1), batch.target.split(chunk, 1), strict=True))
+        (up,) = grads
+        return (None, None, None, *(up.view(-1, *[1] * (slope.ndim - 1)) * slope for slope in ctx.saved_tensors))
 
 
 class _Kept(NamedTuple):
@@ -147,111 +156,100 @@ class _Kept(NamedTuple):
     heads: list[tuple[Tensor, Tensor, Tensor]]
 
 
-def _forward(weights, heads, rows: Tensor) -> tuple[Tensor, list[_Kept]]:
-    """The query's label coordinate (models, chunk) after all layers, and what each layer leaves behind."""
-    d, layers = rows.shape[-1] - 1, weights[0].label.shape[1]
+def _forward(weights, heads, rows: Tensor, arena: Arena) -> tuple[Tensor, list[_Kept]]:
+    """The query's label coordinate (models, c) after all layers, and what each layer leaves behind."""
+    d, layers = rows.shape[1] - 1, weights[0].label.shape[1]
     kept = []
     for layer in range(layers - 1):
-        examples, updates, own = rows[..., :-1, :], [], []
+        examples, after, own = rows[:-1], arena.take(*rows.shape).copy_(rows), []
         for one, kernel in zip(weights, heads, strict=True):
-            queries = _apply(rows[..., :d], one.score[:, layer])
-            gives = examples if one.transform is not None else examples[..., d:]
+            queries = each(one.score[:, layer], rows[:, :d], arena)
+            gives = examples if one.transform is not None else examples[:, d:]
             if kernel is kernels.linear:
-                scores = examples[..., :d].mT @ gives
-                sums = queries @ scores
+                scores = product(examples[:, :d].transpose(0, 1), gives, arena)
+                sums = product(queries, scores, arena)
             else:
-                scores = _weigh(queries @ examples[..., :d].mT, kernel)
-                sums = scores @ gives
+                scores = _weigh(product(queries, examples[:, :d].transpose(0, 1), arena), kernel)
+                sums = product(scores, gives, arena)
             own.append((queries, scores, sums))
-            label = one.label[:, layer, None, None, None] * sums[..., -1:]
-            if one.transform is None:
-                updates.append(torch.nn.functional.pad(label, (d, 0)))
-            else:
-                updates.append(torch.cat([_apply(sums[..., :d], one.transform[:, layer]), label], -1))
+            after[:, d] += one.label[:, layer, None] * sums[:, -1]
+            if one.transform is not None:
+                after[:, :d] += each(one.transform[:, layer], sums[:, :d], arena)
         kept.append(_Kept(rows, own))
-        for update in updates:
-            rows = rows + update
-    examples, label, own = rows[..., :-1, :], rows[..., -1, d], []
+        rows = after
+    examples, label, own = rows[:-1], rows[-1, d], []
     for one, kernel in zip(weights, heads, strict=True):
-        query = _apply(rows[..., -1:, :d], one.score[:, -1])
-        scores = _weigh(query @ examples[..., :d].mT, kernel)
-        sums = (scores @ examples[..., d:])[..., 0, 0]
+        query = each(one.score[:, -1], rows[-1:, :d], arena)
+        scores = _weigh(product(query, examples[:, :d].transpose(0, 1), arena), kernel)
+        sums = product(scores, examples[:, d:], arena)[0, 0]
         own.append((query, scores, sums))
         label = label + one.label[:, -1, None] * sums
     return label, [*kept, _Kept(rows, own)]
 
 
-def _backward(weights, heads, kept: list[_Kept], outer: Tensor, slopes: list[HeadWeights]) -> None:
-    """Add this chunk's gradient to `slopes`; `outer` (models, chunk) is the loss's slope along the query's label."""
+def _backward(weights, heads, kept: list[_Kept], up: Tensor, slopes: list[HeadWeights], arena: Arena) -> None:
+    """Add this chunk's gradient to `slopes`; `up` (models, c) is the loss's slope along the query's label."""
     rows, own = kept[-1]
-    d, first = rows.shape[-1] - 1, len(kept) == 1
-    examples, last = rows[..., :-1, :], rows[..., -1:, :d]
-    back = torch.zeros_like(rows)
-    back[..., -1, d] = outer
+    d, first = rows.shape[1] - 1, len(kept) == 1
+    examples, back = rows[:-1], arena.take(*rows.shape).zero_()
+    back[-1, d] = up
     for one, kernel, (query, scores, sums), slope in zip(weights, heads, own, slopes, strict=True):
-        slope.label[:, -1] += (outer * sums).sum(1)
-        through = (outer * one.label[:, -1, None])[..., None, None]
-        rise = _slope(scores, through * examples[..., d:].mT, kernel, through * sums[..., None, None])
-        turn = rise @ examples[..., :d]
-        slope.score[:, -1] += _outer(turn, last)
+        slope.label[:, -1] += (up * sums).sum(1)
+        through = up * one.label[:, -1, None]
+        rise = _slope(scores, through * examples[:, d:].transpose(0, 1), kernel, through * sums)
+        turn = product(rise, examples[:, :d], arena)
+        slope.score[:, -1] += outer(turn, rows[-1:, :d])
         if not first:
-            back[..., :-1, d:] += through * scores.mT
-            back[..., :-1, :d] += rise.mT * query
-            back[..., -1:, :d] += _apply(turn, one.score[:, -1].mT)
+            back[:-1, d:] += through * scores.transpose(0, 1)
+            back[:-1, :d] += rise.transpose(0, 1) * query
+            back[-1:, :d] += each(one.score[:, -1].mT, turn, arena)
     for layer in range(len(kept) - 2, -1, -1):
         (rows, own), first = kept[layer], layer == 0
-        examples, before = rows[..., :-1, :], None if first else back.clone()
+        examples, before = rows[:-1], back if first else arena.take(*back.shape).copy_(back)
         for one, kernel, (queries, scores, sums), slope in zip(weights, heads, own, slopes, strict=True):
-            slope.label[:, layer] += (back[..., d] * sums[..., -1]).sum((1, 2))
-            gives, down = examples, one.label[:, layer, None, None, None] * back[..., d:]
-            if one.transform is None:
-                gives = examples[..., d:]
-            else:
-                slope.transform[:, layer] += _outer(back[..., :d], sums[..., :d])
-                down = torch.cat([_apply(back[..., :d], one.transform[:, layer].mT), down], -1)
-            if kernel is kernels.linear:
-                turn, among = down @ scores.mT, queries.mT @ down
-            else:
-                rise = _slope(scores, down @ gives.mT, kernel, (down * sums).sum(-1, keepdim=True))
-                turn = rise @ examples[..., :d]
-            slope.score[:, layer] += _outer(turn, rows[..., :d])
-            if before is None:
-                continue
-            before[..., :d] += _apply(turn, one.score[:, layer].mT)
+            slope.label[:, layer] += (back[:, d] * sums[:, -1]).sum((0, 2))
             width = slice(d if one.transform is None else 0, d + 1)
+            gives, down = examples[:, width], arena.take(*back[:, width].shape)
+            torch.mul(one.label[:, layer, None], back[:, d], out=down[:, -1])
+            if one.transform is not None:
+                slope.transform[:, layer] += outer(back[:, :d], sums[:, :d])  # type: ignore
+                down[:, :d] = each(one.transform[:, layer].mT, back[:, :d], arena)
+            rise = among = rows
             if kernel is kernels.linear:
-                before[..., :-1, :d] += gives @ among.mT
-                before[..., :-1, width] += examples[..., :d] @ among
+                turn = product(down, scores.transpose(0, 1), arena)
             else:
-                before[..., :-1, :d] += rise.mT @ queries
-                before[..., :-1, width] += scores.mT @ down
-        back = back if before is None else before
-
-
-def _apply(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Each model's matrix times each of its rows, as one product."""
-    models, count, tokens, _ = rows.shape
-    return torch.bmm(rows.reshape(models, count * tokens, -1), matrix.mT).view(models, count, tokens, -1)
-
-
-def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """The sum over prompts and tokens of left right', model by model."""
-    return left.flatten(1, 2).mT @ right.flatten(1, 2)
+                rise = _slope(
+                    scores, product(down, gives.transpose(0, 1), arena), kernel, (down * sums).sum(1, keepdim=True)
+                )
+                turn = product(rise, examples[:, :d], arena)
+            slope.score[:, layer] += outer(turn, rows[:, :d])
+            if first:
+                continue
+            before[:, :d] += each(one.score[:, layer].mT, turn, arena)
+            if kernel is kernels.linear:
+                among = product(queries.transpose(0, 1), down, arena)
+                before[:-1, :d] += product(gives, among.transpose(0, 1), arena)
+                before[:-1, width] += product(examples[:, :d], among, arena)
+            else:
+                before[:-1, :d] += product(rise.transpose(0, 1), queries, arena)
+                before[:-1, width] += product(scores.transpose(0, 1), down, arena)
+        back = before
 
 
 def _weigh(raw: Tensor, kernel: Kernel) -> Tensor:
-    """H of inner products (..., queries, keys), in place where it can be; keys are last here."""
+    """H of inner products (queries, keys, models, c), in place; the softmax is over keys."""
     if kernel is softmax:
-        return raw.softmax(-1)
+        raw = raw.sub_(raw.amax(1, keepdim=True)).exp_()
+        return raw.div_(raw.sum(1, keepdim=True))
     if kernel is kernels.relu:
         return raw.relu_()
     return raw.exp_() if kernel is kernels.exp else raw
 
 
-def _slope(scores: Tensor, outer: Tensor, kernel: Kernel, mean: Tensor) -> Tensor:
-    """The slope along inner products, `outer` being that along `scores`; `mean` is their product summed over keys."""
+def _slope(scores: Tensor, up: Tensor, kernel: Kernel, mean: Tensor) -> Tensor:
+    """The slope along inner products, `up` being that along `scores`; `mean` is their product summed over keys."""
     if kernel is softmax:
-        return outer.sub_(mean).mul_(scores)
+        return up.sub_(mean).mul_(scores)
     if kernel is kernels.relu:
-        return outer.mul_(scores > 0)
-    return outer.mul_(scores) if kernel is kernels.exp else outer
+        return up.mul_(scores > 0)
+    return up.mul_(scores) if kernel is kernels.exp else up

@@ -38,6 +38,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
+    "axes.prop_cycle": f"cycler('color', {list(PALETTE)})",  # C0 .. C5: what draws without this module has them too
     "axes.facecolor": "none",
     "figure.facecolor": "none",
     "savefig.facecolor": "none",

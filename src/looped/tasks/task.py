@@ -46,4 +46,6 @@ def active_mask(d: int, dims: int | Tensor | None, device: torch.device) -> Floa
     """1 for the first `dims` coordinates, 0 for the rest; a tensor keeps shapes fixed while it changes."""
     if dims is None:
         return torch.ones(d, device=device)
+    if isinstance(dims, int) and not 1 <= dims <= d:
+        raise ValueError(f"`dims` must be in [1, d={d}]; got {dims}.")
     return (torch.arange(d, device=device) < dims).float()

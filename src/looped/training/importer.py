@@ -115,7 +115,7 @@ def renamed(state: Mapping[str, Tensor], *, flipped: bool) -> dict[str, Tensor]:
         if new in weights:
             raise RuntimeError(f"it holds `{name}` twice, under two names")
         inner = re.fullmatch(r"blocks\.\d+\.(attention|mlp)\..*weight", new)
-        weights[new] = tensor.mT.contiguous() if flipped and inner else tensor
+        weights[new] = tensor.T.contiguous() if flipped and inner and tensor.ndim == 2 else tensor
     return weights
 
 

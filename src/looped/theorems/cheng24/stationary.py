@@ -1,14 +1,15 @@
 """cheng24, Section 4: stationary points of the in-context loss, found and then checked by autograd on samples.
 
 A point of the theorem's form has one number a matrix. The best such numbers are found on the sample itself; the
-gradient along all entries of all matrices is then measured on it, with its standard error.
+gradient along all entries of all matrices is then measured on it, with its standard error. The sample is of covariates:
+over the labels, in which predictions are linear, the expectation is exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.theorems.check import Finding, Form, curve, theorem
 
-SHIFTS = (0.1, 0.2, 0.4)
+SHIFTS = (0.1, 0.3)
 """How far B and C are moved off the point, relative to their size."""
 ERRORS = 3.0
 """A gradient is told from zero when its norm is above this many standard errors."""
@@ -57,15 +58,16 @@ class Landscape:
     """k + 1 of the paper."""
     n: int = 5
     """Examples a prompt."""
-    samples: int = 8000
-    """Prompts."""
+    samples: int = 2000
+    """Draws of the covariates."""
     chunks: int = 20
     """Parts of the sample whose gradients give a standard error."""
 
     def prompts(self, seed: int) -> Prompt:
-        """The sample."""
+        """The sample, with the covariance of its labels beside it."""
         generator = torch.Generator().manual_seed(seed)
-        return self.task.sample(batch=self.samples, n=self.n + 1, generator=generator).to(torch.float64)
+        prompt = self.task.sample(batch=self.samples, n=self.n + 1, generator=generator).to(torch.float64)
+        return replace(prompt, truth={"gram": self.task.gram(prompt.xs)})
 
     def model(self) -> KernelTransformer:
         """The model; its own weights are never read."""
@@ -85,8 +87,16 @@ class Landscape:
         return found | ({"heads.0.transform": numbers[2][:, None, None] * eye} if self.transform else {})
 
     def loss(self, model: KernelTransformer, weights: dict[str, Tensor], prompt: Prompt) -> Tensor:
-        """E (prediction - y)^2."""
-        return (functional_call(model, weights, (prompt,))[-1, :, 0] - prompt.ys[:, -1]).square().mean()
+        """E (prediction - y)^2 over the labels, averaged over the sample.
+
+        u'K u,  u = (c, -1), prediction = sum_i c_i y_i: c_i is the prediction where y_i = 1 is the only label
+        """
+        batch, tokens, d = prompt.xs.shape
+        xs = prompt.xs[:, None].expand(-1, self.n, -1, -1).reshape(-1, tokens, d)
+        units = torch.eye(tokens, dtype=xs.dtype)[: self.n].repeat(batch, 1)
+        answers = functional_call(model, weights, (Prompt(xs, units),))[-1].reshape(batch, self.n)
+        u = torch.cat([answers, -torch.ones_like(answers[:, :1])], 1)
+        return torch.einsum("bi,bij,bj->b", u, prompt.truth["gram"], u).mean()
 
     def best(self, model: KernelTransformer, prompt: Prompt, through: Tensor) -> Tensor:
         """The numbers of least loss, by L-BFGS on a tenth of the sample and then, whitened by its Hessian, on all."""
@@ -98,7 +108,7 @@ class Landscape:
         def on(sample: Prompt):
             return lambda values: self.loss(model, self.weights(values, through), sample)
 
-        near = _minimise(on(few), start, iterations=60)
+        near = _minimise(on(few), start, iterations=50)
         values, vectors = torch.linalg.eigh(torch.as_tensor(hessian(on(few), near)).reshape(near.numel(), -1))
         # an eigenvalue is 0 where h is homogeneous: there only r b counts
         scale = vectors / values.abs().clamp_min(1e-3 * float(values.max())).sqrt()
@@ -189,7 +199,7 @@ def stationary(*, transform: bool) -> Iterator[Finding]:
         bound=ERRORS * error,
         at_least=True,
         statement="Control: with B and C moved off the point the same measurement tells the gradient from 0.",
-        instance=f"{setting}; moved by 10, 20 or 40%, whichever shows it best, for the pair that shows it least",
+        instance=f"{setting}; moved by 10 or 30%, whichever shows it best, for the pair that shows it least",
         plot=plot,
     )
 
@@ -201,7 +211,7 @@ def thm4_5() -> Iterator[Finding]:
     forms: list[tuple[Form, bool]] = [("as printed", False), ("as corrected", True)]
     for form, whiten in forms:
         task = GaussianProcess(kernel=kernels.relu, whiten=whiten)
-        land = Landscape(task=task, kernel=kernels.relu, transform=False, samples=16000)
+        land = Landscape(task=task, kernel=kernels.relu, transform=False)
         norm, error = land.survey(5, ()).point
         where = "Sigma^-1/2 x (Example 7)" if whiten else "x (Definition 3.3, Appendix H.1)"
         yield Finding(
@@ -210,7 +220,7 @@ def thm4_5() -> Iterator[Finding]:
             tolerance=True,
             form=form,
             statement=f"The same with labels from the Gaussian process of K at {where}.",
-            instance=f"(K, h) = (relu, relu), 16000 prompts (seed 5), otherwise as above; {norm:.3g} +- {error:.2g}",
+            instance=f"(K, h) = (relu, relu), seed 5, otherwise as above; {norm:.3g} +- {error:.2g}",
         )
 
 

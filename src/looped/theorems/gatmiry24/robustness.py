@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from looped.constructions.gradient_descent import preconditioned
@@ -235,44 +237,35 @@ def spread_out(mass: float, top: float, low: float, high: float, generator: torc
 
 
 def looped_minimiser(probabilities: Tensor, support: Tensor, loops: int, low: float, high: float) -> Tensor:
-    """The global minimiser of E tr((I - S^1/2 A S^1/2)^(2L)) over symmetric A in [1/high, 1/low]: a convex problem.
+    """The global minimiser of E tr((I - S^1/2 A S^1/2)^(2L)) over symmetric A: a convex problem.
 
-    L-BFGS on the log of the loss, whose root of order 2L is a norm of an affine function of A; an error where it leaves
-    the region.
+    BFGS on the logarithm of the loss's root of order 2L, a norm of an affine function of A. An error where it leaves
+    1/high <= A <= 1/low.
     """
-    values, vectors = torch.linalg.eigh(support)
-    root = vectors * values.sqrt()[:, None] @ vectors.mT
-    index = torch.triu_indices(D, D)
+    values, vectors = np.linalg.eigh(support.numpy())
+    root = vectors * np.sqrt(values)[:, None] @ vectors.transpose(0, 2, 1)
+    weights, power = probabilities.numpy()[:, None], 2 * loops
 
-    def unpack(free: Tensor) -> Tensor:
-        upper = torch.zeros(D, D, dtype=free.dtype).index_put((index[0], index[1]), free)
-        return upper + upper.T - torch.diag(upper.diagonal())
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        matrix = (flat.reshape(D, D) + flat.reshape(D, D).T) / 2
+        spectrum, basis = np.linalg.eigh(np.eye(D) - root @ matrix @ root)
+        size = np.abs(spectrum).max()
+        if size < 1e-12:  # no loss at all: one covariance, and its inverse
+            return math.log(1e-12), np.zeros_like(flat)
+        scaled = spectrum / size
+        total = (weights * scaled**power).sum()
+        inner = basis * (weights * scaled ** (power - 1))[:, None] @ basis.transpose(0, 2, 1)
+        gradient = -(root @ inner @ root).sum(0) / (size * total)
+        return math.log(size) + math.log(total) / power, gradient.ravel()
 
-    def objective(free: Tensor) -> Tensor:
-        spectrum = torch.linalg.eigvalsh(root @ unpack(free) @ root)
-        return torch.logsumexp(
-            (2 * loops * (1 - spectrum).abs().clamp_min(1e-300).log()) + probabilities.log()[:, None], (0, 1)
-        )
-
-    free = (torch.eye(D, dtype=torch.float64) / high)[index[0], index[1]].requires_grad_()
-    optimiser = torch.optim.LBFGS(
-        [free], max_iter=100, tolerance_grad=1e-9, tolerance_change=0, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        optimiser.zero_grad()
-        value = objective(free)
-        value.backward()
-        return value
-
-    optimiser.step(closure)
-    found = unpack(free.detach())
-    eigenvalues = torch.linalg.eigvalsh(found)
+    found = minimize(objective, (np.eye(D) / high).ravel(), jac=True, method="BFGS", options={"gtol": 1e-9}).x
+    matrix = torch.tensor((found.reshape(D, D) + found.reshape(D, D).T) / 2)
+    eigenvalues = torch.linalg.eigvalsh(matrix)
     if not (1 / high - 1e-9 <= eigenvalues[0] and eigenvalues[-1] <= 1 / low + 1e-9):
         raise ValueError(
             f"the minimiser left [1/high, 1/low]; got eigenvalues {eigenvalues.tolist()}. Change the mass."
         )
-    return found
+    return matrix
 
 
 def unevenness(matrices: Tensor, generator: torch.Generator) -> float:

@@ -4,10 +4,10 @@ model = construct(theorem_41(d=5, num_examples=40, alpha=1e-4), limits=Limits(te
 """
 
 from looped.constructions.compiler import Limits, construct
-from looped.constructions.gao24_decoder import lemma_a5, lemma_a5_tokens, theorem_42
-from looped.constructions.gao24_gradient import Dense, lemma_a2, lemma_a2_tokens, represent, theorem_31
-from looped.constructions.gao24_newton import lemma_a4, lemma_a4_tokens, theorem_41
-from looped.constructions.gao24_sequence import lemma_a3, theorem_32, theorem_33
+from looped.constructions.gao24.decoder import lemma_a5, lemma_a5_tokens, theorem_42
+from looped.constructions.gao24.gradient import Dense, lemma_a2, lemma_a2_tokens, represent, theorem_31
+from looped.constructions.gao24.newton import lemma_a4, lemma_a4_tokens, theorem_41
+from looped.constructions.gao24.sequence import lemma_a3, theorem_32, theorem_33
 from looped.constructions.interpreter import interpret, streams
 from looped.constructions.positions import quasi_orthogonal, rotations
 

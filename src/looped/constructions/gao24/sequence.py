@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24_gradient import Dense, descent, representation
+from looped.constructions.gao24.gradient import Dense, descent, representation
 from looped.constructions.language import Array, Attend, Layer, Program, Put, Stream
 from looped.constructions.positions import Rotations, rotations
 

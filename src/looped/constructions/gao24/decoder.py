@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24_gradient import pair_positions, partner, side_by_side
+from looped.constructions.gao24.gradient import pair_positions, partner, side_by_side
 from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
 from looped.constructions.positions import rotations
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24_gradient import pair_positions, partner
+from looped.constructions.gao24.gradient import pair_positions, partner
 from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
 from looped.constructions.positions import rotations
 

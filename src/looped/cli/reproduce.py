@@ -1,0 +1,82 @@
+"""`looped reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json
+from looped.report.drawing import blank, save_figure
+from looped.reproduce import Result, select
+from looped.reproduce import reproduce as run
+
+COLOURS = {"holds": "green", "fails": "red", "not judged": "dim"}
+KEYS = ("id", "statement", "value", "low", "high", "tolerance", "verdict", "scale")
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help="Figures such as chen24.fig1, or papers: all of their figures.")],
+    scale: Annotated[str, typer.Option(help="smoke (seconds), cpu (minutes) or paper (its batch and steps).")] = "cpu",
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="Where results are kept and looked for.")
+    ] = "results",
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is there already.")] = False,
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce figures: measure what is missing, draw, and check what the paper says about each.
+
+    A claim that fails is a result, so the exit code is 0. Numbers and provenance go to DIR/NAME.SCALE.json, the figure
+    to DIR/figures as .png and .svg.
+
+    Example: `looped reproduce chen24 gatmiry24.fig2 --scale cpu`
+    """
+    figures = select(names)
+    where, results = pick_device(device), []
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
+    with late(Progress(*columns, console=messages, disable=quiet or json)) as bar:
+        for figure in figures:
+            task = bar.add_task(figure.name, total=1.0, what="")
+
+            def report(what: str, share: float, task=task) -> None:
+                bar.start()
+                bar.update(task, completed=share, what=what)
+
+            result = run(figure, scale, out=Path(out), device=where, progress=report, again=again)
+            bar.update(task, completed=1.0, what=f"{result.provenance['seconds']:.1f} s")
+            draw(result, Path(out))
+            results.append(result)
+    if json:
+        print_json([{key: claim.to_data()[key] for key in KEYS} for result in results for claim in result.claims])
+    elif not quiet:
+        messages.print(table(results))
+        messages.print(f"Numbers in {out}, figures in {Path(out) / 'figures'}.")
+
+
+def draw(result: Result, out: Path) -> list[Path]:
+    """The figure as DIR/figures/NAME.SCALE.png and .svg."""
+    folder = out / "figures"
+    folder.mkdir(parents=True, exist_ok=True)
+    with blank((6.4, 3.6)) as canvas:
+        result.figure.draw(canvas, result.data)
+    stem = f"{result.figure.name}.{result.scale}"
+    return [save_figure(canvas, folder / f"{stem}.{kind}") for kind in ("png", "svg")]
+
+
+def table(results: list[Result]) -> Table:
+    """One line a claim: the number, its spread, when it counts as holding, and whether it does."""
+    claims = [claim for result in results for claim in result.claims]
+    held = sum(claim.verdict == "holds" for claim in claims)
+    rows = Table(title=f"{len(claims)} claims, {held} hold", caption="spread: over seeds, or as the note says")
+    for column in ("claim", "value", "spread", "holds if", "verdict"):
+        rows.add_column(column, justify="right" if column == "value" else "left")
+    for claim in claims:
+        spread = "" if claim.low is None else f"{claim.low:.3g} .. {claim.high:.3g}"
+        value = "" if claim.value is None else f"{claim.value:.3g}"
+        rows.add_row(claim.id, value, spread, claim.tolerance, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")
+    return rows

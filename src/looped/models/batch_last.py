@@ -1,0 +1,99 @@
+"""Products of one small matrix a prompt, prompts last: every inner loop runs over prompts, so it vectorises.
+
+A stack of matrices is `(rows, columns, models, prompts)`. A batched product of 15 x 5 matrices spends its time on
+calls and ragged ends; here it is a few multiply-adds of long contiguous rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Arena:
+    """Memory that is taken bit by bit and given back all at once: what is used again stays in the cache.
+
+    On a GPU every tensor is torch's own, whose allocator does the same.
+    """
+
+    def __init__(self, like: Tensor):
+        self.like, self.used, self.buffer = like, 0, like.new_empty(0)
+
+    def take(self, *shape: int) -> Tensor:
+        """A tensor whose values are undefined."""
+        if self.like.is_cuda:
+            return self.like.new_empty(shape)
+        start, size = self.used, math.prod(shape)
+        self.used += size
+        if self.used > len(self.buffer):
+            return self.like.new_empty(shape)
+        return self.buffer[start : self.used].view(shape)
+
+    def reset(self) -> None:
+        """Everything taken may be overwritten from here on."""
+        if self.used > len(self.buffer):
+            self.buffer = self.like.new_empty(self.used)
+        self.used = 0
+
+
+def product(
+    left: Float[Tensor, "p k *#some"], right: Float[Tensor, "k q *#some"], arena: Arena | None = None
+) -> Float[Tensor, "p q *all"]:
+    """The matrix product, prompt by prompt.
+
+    out_pq = sum_k left_pk right_kq
+    """
+    return _on_gpu()(left, right) if left.is_cuda else _by_terms(left, right, arena)
+
+
+def each(
+    matrix: Float[Tensor, "models p k"], right: Float[Tensor, "q k models c"], arena: Arena | None = None
+) -> Float[Tensor, "q p models c"]:
+    """Each model's matrix times each row of `right`: row_q <- matrix row_q."""
+    return product(right, matrix.permute(2, 1, 0)[..., None], arena)
+
+
+def outer(left: Float[Tensor, "q p models c"], right: Float[Tensor, "q k models c"]) -> Float[Tensor, "models p k"]:
+    """The sum over rows and prompts of left_q right_q', model by model."""
+    models = left.shape[2]
+    one, other = (part.permute(2, 1, 0, 3).reshape(models, part.shape[1], -1) for part in (left, right))
+    return torch.bmm(one, other.mT)
+
+
+def to_last(rows: Float[Tensor, "models c p q"]) -> Float[Tensor, "p q models c"]:
+    """Prompts from the front to the end, laid out anew."""
+    return rows.permute(2, 3, 0, 1).contiguous()
+
+
+def _by_terms(left: Tensor, right: Tensor, arena: Arena | None = None) -> Tensor:
+    (one, other), *terms = zip(left.unsqueeze(2).unbind(1), right.unbind(0), strict=True)
+    if arena is None:
+        out = one * other
+    else:
+        out = torch.mul(one, other, out=arena.take(len(left), right.shape[1], *left.shape[2:]))
+    for one, other in terms:
+        out.addcmul_(one, other)
+    return out
+
+
+def _at_once(left: Tensor, right: Tensor) -> Tensor:
+    return (left[:, :, None] * right[None]).sum(1)
+
+
+@functools.cache
+def _on_gpu() -> Callable[[Tensor, Tensor], Tensor]:
+    """One compiled kernel that never writes the terms; where it cannot be compiled, one term after the other."""
+    compiled = torch.compile(_at_once, dynamic=True)
+    sample = torch.ones(2, 3, 1, 5, device="cuda"), torch.ones(3, 2, 1, 5, device="cuda")
+    try:
+        compiled(*sample)
+    except Exception as error:  # whatever the compiler's own trouble is, the result does not depend on it
+        warnings.warn(f"products are computed term by term: {type(error).__name__}: {error}", stacklevel=2)
+        return _by_terms
+    return compiled

@@ -1,0 +1,100 @@
+"""What the best weights of each kind could reach: polynomials in the sample covariance, without any training.
+
+With A_t = a_t I the loss is E over eigenvalues of p(lambda)^2, p = prod_t (1 - a_t lambda): a multilayer model has any
+polynomial with p(0) = 1 and real roots, a looped one a power of one factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.functional.polynomials import chebyshev_roots
+
+Nodes = tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]
+"""Points and their weights, which sum to 1: a distribution of eigenvalues, or a quadrature rule of one."""
+
+
+def windows(centres: Sequence[float], half: float, *, nodes: int) -> Nodes:
+    """A rule for the uniform distribution on the union of windows, exact for polynomials below degree 2 nodes.
+
+        Unif(union of [s_i - half, s_i + half]);  half = 0 is the uniform distribution on the s_i
+
+    Ref: gatmiry24, Section 5.
+    """
+    if half == 0:
+        points = torch.tensor(sorted(centres), dtype=torch.float64)
+        return points, torch.full_like(points, 1 / len(points))
+    merged: list[list[float]] = []
+    for centre in sorted(centres):
+        if merged and centre - half <= merged[-1][1]:
+            merged[-1][1] = centre + half
+        else:
+            merged.append([centre - half, centre + half])
+    rules = [interval(low, high, nodes=nodes) for low, high in merged]
+    total = sum(high - low for low, high in merged)
+    shares = [(high - low) / total for low, high in merged]
+    points = torch.cat([rule[0] for rule in rules])
+    return points, torch.cat([rule[1] * share for rule, share in zip(rules, shares, strict=True)])
+
+
+def interval(low: float, high: float, *, nodes: int) -> Nodes:
+    """Gauss's rule for the uniform distribution on [low, high], exact for polynomials below degree 2 nodes."""
+    off = torch.arange(1, nodes, dtype=torch.float64)
+    off = off / (4 * off**2 - 1).sqrt()
+    points, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    return (low + high) / 2 + (high - low) / 2 * points, vectors[0].square()
+
+
+def best_rates(nodes: Nodes, layers: int) -> Float[Tensor, " layers"]:
+    """The rates a_t of the multilayer model with the least loss: one over the roots of the best polynomial.
+
+        min E p(lambda)^2,  p(0) = 1, degree L:  the orthogonal polynomial of the weight lambda, which has real roots
+
+    With fewer points than layers the loss is 0; the rates left over are 0.
+    """
+    points, weights = nodes
+    wanted = min(layers, len(points))
+    # Lanczos: the eigenvalues of the tridiagonal matrix are the roots
+    mass = (weights * points).sqrt()
+    basis = [mass / mass.norm()]
+    diagonal, off = [], []
+    for _ in range(wanted):
+        moved = points * basis[-1]
+        diagonal.append(moved @ basis[-1])
+        for _ in range(2):
+            for one in basis:
+                moved = moved - (moved @ one) * one
+        off.append(moved.norm())
+        basis.append(moved / off[-1].clamp_min(1e-300))
+    matrix = torch.diag(torch.stack(diagonal))
+    if wanted > 1:
+        inner = torch.stack(off[:-1])
+        matrix = matrix + torch.diag(inner, 1) + torch.diag(inner, -1)
+    rates = 1 / torch.linalg.eigvalsh(matrix)
+    return torch.cat([rates, rates.new_zeros(layers - wanted)])
+
+
+def best_rate(nodes: Nodes, loops: int) -> float:
+    """The rate of the looped model with the least loss: min E (1 - a lambda)^(2L), which is convex."""
+    points, weights = nodes
+    low, high = 1 / float(points.max()), 1 / float(points.min())
+    for _ in range(200):
+        middle = (low + high) / 2
+        slope = float((weights * points * (1 - middle * points) ** (2 * loops - 1)).sum())
+        low, high = (middle, high) if slope > 0 else (low, middle)
+    return (low + high) / 2
+
+
+def chebyshev_rates(layers: int, low: float, high: float) -> Float[Tensor, " layers"]:
+    """The rates of Theorem 2: one over the roots of the Chebyshev polynomial on [low, high]."""
+    return 1 / chebyshev_roots(layers, low, high)
+
+
+def loss_of(rates: Float[Tensor, " layers"], nodes: Nodes) -> float:
+    """E prod_t (1 - a_t lambda)^2."""
+    points, weights = nodes
+    return float((weights * (1 - rates[:, None] * points).prod(0).square()).sum())

@@ -1,0 +1,130 @@
+"""Losses of restricted linear attention in the d-dimensional space, for whole families of models at once.
+
+The labels of all tokens stay linear in their covariates, y_j = <e, x_j> (the query's: <e - w, x_q>), so one layer is
+a map of e in R^d, and no token needs to be carried along:
+
+    e <- (I - A' S) e,  e = w first,  S = XX'/n,  prediction = <w - e, x_q>
+
+Models come deepest first; a looped family has one layer, a multilayer one has as many as its deepest model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Scores = Float[Tensor, "models layers d d"]
+"""A of every layer; past a model's depth its weights are not read."""
+
+
+def residual(
+    score: Scores,
+    depths: Sequence[int],
+    covariance: Float[Tensor, "batch d d"],
+    scale: Float[Tensor, "#models batch"],
+    w: Float[Tensor, "batch d"],
+) -> Float[Tensor, "models batch d"]:
+    """What is left of w after each model's layers, prompts shared by all models but for the scale of S.
+
+        e <- e - scale A' S e
+
+    Ref: gatmiry24, Lemma 4. A prompt with x = sqrt(s) z has S = s ZZ'/n: models with other s share Z.
+    """
+    models = len(score)
+    # batch first for the product with S, which all models share
+    rates = scale[..., None].expand(models, -1, 1)
+
+    def layer(e: Tensor, a: Tensor) -> Tensor:
+        moved = torch.bmm(covariance, e.permute(1, 2, 0)).permute(2, 0, 1)
+        return e - torch.bmm(moved * rates[: len(e)], a)
+
+    return _descend(score, depths, w.expand(models, *w.shape), layer)
+
+
+def sampled_loss(
+    score: Scores,
+    depths: Sequence[int],
+    covariance: Float[Tensor, "batch d d"],
+    scale: Float[Tensor, "#models batch"],
+    w: Float[Tensor, "batch d"],
+) -> Float[Tensor, " models"]:
+    """Mean squared error over prompts, the query integrated out; predicting zero costs 1.
+
+        E over x_q of (TF - y_q)^2 / d = |e|^2 / d,  z and w standard normal, x = sqrt(s) z, w* = w / sqrt(s)
+
+    Ref: gatmiry24, Section 5.
+    """
+    return residual(score, depths, covariance, scale, w).square().sum(-1).mean(-1) / w.shape[-1]
+
+
+def exact_loss(
+    score: Scores, depths: Sequence[int], scale: Float[Tensor, "#models nodes"]
+) -> Float[Tensor, "models nodes"]:
+    """The expected squared error where the sample covariance is s I exactly; predicting zero costs 1.
+
+        E (TF - y_q)^2 / d = |prod_t (I - s A_t')|^2 / d
+
+    Ref: gatmiry24, Lemma 4 with Eq. (2)'s 1/n, which the lemma leaves out.
+    """
+    models, nodes, d = len(score), scale.shape[1], score.shape[-1]
+    eye = torch.eye(d, dtype=score.dtype, device=score.device)
+    rates = scale.repeat_interleave(d, 1)[:, None].expand(models, 1, -1)
+
+    def layer(product: Tensor, a: Tensor) -> Tensor:
+        return product - rates[: len(product)] * torch.bmm(a.mT, product)
+
+    product = _descend(score, depths, eye.repeat(1, nodes).expand(models, d, nodes * d), layer)
+    return product.square().unflatten(-1, (nodes, d)).sum((1, 3)) / d
+
+
+def covariance_loss(
+    score: Scores, depths: Sequence[int], covariance: Float[Tensor, "batch d d"], scale: Float[Tensor, "#models batch"]
+) -> Float[Tensor, "models batch"]:
+    """The expected squared error given the sample covariance, w* and the query integrated out.
+
+        |prod_t (I - scale A_t' S)|^2 / d
+
+    As a function of the scale it is a polynomial of degree 2L, so a few scales give it at all.
+    """
+    models, batch, d = len(score), len(covariance), covariance.shape[-1]
+    rates = scale[..., None, None].expand(models, -1, 1, 1)
+
+    def layer(product: Tensor, a: Tensor) -> Tensor:
+        return product - rates[: len(product)] * torch.einsum("med,mbef->mbdf", a, covariance @ product)
+
+    eye = torch.eye(d, dtype=score.dtype, device=score.device)
+    return _descend(score, depths, eye.expand(models, batch, d, d), layer).square().sum((-2, -1)) / d
+
+
+def anisotropic_loss(
+    score: Scores, depths: Sequence[int], root: Float[Tensor, "batch d d"]
+) -> Float[Tensor, "models batch"]:
+    """The expected squared error where the sample covariance is any Sigma exactly; predicting zero costs 1.
+
+        |prod_t (I - Sigma^1/2 A_t' Sigma^1/2)|^2 / d,  root = Sigma^1/2
+
+    Ref: gatmiry24, Lemma 4 with Eq. (2)'s 1/n.
+    """
+    batch, d, _ = root.shape
+
+    def layer(product: Tensor, a: Tensor) -> Tensor:
+        return product - root @ torch.einsum("med,mbef->mbdf", a, root @ product)
+
+    eye = torch.eye(d, dtype=score.dtype, device=score.device)
+    return _descend(score, depths, eye.expand(len(score), batch, d, d), layer).square().sum((-2, -1)) / d
+
+
+def _descend(score: Tensor, depths: Sequence[int], state: Tensor, layer: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Each model's state after its own number of layers; finished models leave."""
+    if list(depths) != sorted(depths, reverse=True) or len(depths) != len(score) or depths[-1] < 1:
+        raise ValueError(f"`depths` must be one number a model, deepest first; got {list(depths)}. Sort the models.")
+    done = []
+    for t in range(depths[0]):
+        going = sum(depth > t for depth in depths)
+        if going < len(state):
+            done.append(state[going:])
+        state = layer(state[:going], score[:going, min(t, score.shape[1] - 1)])
+    return torch.cat([state, *reversed(done)])

@@ -1,0 +1,209 @@
+"""Families of restricted linear attention, trained and tested in two settings.
+
+`exact`: the sample covariance XX'/n is Sigma = s I itself, so that the loss has a closed form (Lemma 4).
+`sampled`: n Gaussian examples, whose sample covariance has eigenvalues far from s; the paper's experiments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.evaluation.claims import Settings
+from looped.experiment import OptimizerConfig
+from looped.functional.schedules import Schedule
+from looped.papers.gatmiry24.best import Nodes, windows
+from looped.papers.gatmiry24.losses import covariance_loss, exact_loss, sampled_loss
+from looped.training.family import Clip, train_family
+from looped.training.trainer import stream
+
+Kind = Literal["looped", "multilayer"]
+Sizes = Mapping[str, Any]
+RANGE = (0.4, 8.6)
+"""Every covariance that any figure tests lies in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halving(Schedule):
+    """A factor: 1, then half as much after every `share` of the run."""
+
+    share: float = 0.2
+    """Share of the run between two halvings."""
+
+    def __call__(self, step: int, steps: int) -> float:
+        """2^-floor(step / (share steps))."""
+        return 0.5 ** int(step / (self.share * steps) + 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One model of a figure: its depth, what it is trained on, its seed."""
+
+    depth: int
+    """Layers, or loops."""
+    centres: tuple[float, ...]
+    """s is uniform on the union of windows around these."""
+    half: float
+    """Half the width of a window."""
+    seed: int
+    """Names its first weights."""
+
+    def nodes(self, half: float | None = None) -> Nodes:
+        """A rule that is exact for the model's loss as a function of s, for windows of another width too."""
+        return windows(self.centres, self.half if half is None else half, nodes=self.depth + 1)
+
+
+def spread(high: float) -> dict[str, Any]:
+    """s uniform on [1, high]."""
+    return {"centres": ((1 + high) / 2,), "half": (high - 1) / 2}
+
+
+def mixture(count: int) -> dict[str, Any]:
+    """s uniform on `count` values, evenly from 1 to 8."""
+    return {"centres": tuple(torch.linspace(1, 8, count, dtype=torch.float64).tolist()), "half": 0.0}
+
+
+def optimizer(sizes: Sizes) -> dict[str, Any]:
+    """The program the paper builds on: AdamW(.99, .9), a rate halved five times, each matrix's gradient clipped."""
+    betas = tuple(sizes["betas"])
+    adam = OptimizerConfig(kind="adamw", learning_rate=sizes["rate"], betas=betas, schedule=Halving(share=0.2))
+    return {"optimizer": adam, "clip": None if sizes["clip"] is None else Clip(norm=sizes["clip"], over="matrix")}
+
+
+def train(
+    kind: Kind,
+    setting: str,
+    members: Sequence[Member],
+    sizes: Sizes,
+    settings: Settings,
+    report: Callable[[float], None],
+) -> Float[Tensor, "models layers d d"]:
+    """The weights of all members, which are of one kind and come deepest first, trained as one batch of models."""
+    depths = [member.depth for member in members]
+    layers = 1 if kind == "looped" else depths[0]
+    exact = setting == "exact"
+    dtype = torch.float64 if exact else torch.float32
+    place = {"device": settings.device, "dtype": dtype}
+    shape = (layers, sizes["d"], sizes["d"])
+    start = {"score": torch.stack([_weights(member, shape, sizes["std"]) for member in members]).to(**place)}
+    if exact:
+        s, weights = (part.to(**place) for part in _padded([member.nodes() for member in members]))
+
+        def loss(family: Any, batch: Any) -> Tensor:
+            return (exact_loss(family["score"], depths, s) * weights).sum(-1)
+
+        draw, every = None, 1
+    else:
+        prompts = Prompts(members, sizes, settings.device)
+
+        def loss(family: Any, batch: Any) -> Tensor:
+            return sampled_loss(family["score"], depths, *batch)
+
+        draw, every = prompts, sizes["every"]
+    steps = sizes["steps"]
+    trained = train_family(
+        start,
+        loss,
+        steps=steps,
+        draw=draw,
+        every=every,
+        log_every=max(1, steps // 100),
+        progress=lambda done: report(done / steps),
+        graph=True,
+        **optimizer(sizes),
+    )
+    return trained.family["score"]
+
+
+class Prompts:
+    """Prompts for all members: the same examples in units of sqrt(s), each member with its own s."""
+
+    def __init__(self, members: Sequence[Member], sizes: Sizes, device: torch.device):
+        self.members, self.sizes, self.device = members, sizes, device
+        self.generator = torch.Generator(device).manual_seed(stream(sizes["prompt_seed"], "prompts"))
+        centres = max(len(member.centres) for member in members)
+        padded = [[*member.centres, *[0.0] * (centres - len(member.centres))] for member in members]
+        self.centres = torch.tensor(padded, device=device)
+        self.counts = torch.tensor([len(member.centres) for member in members], device=device)[:, None]
+        self.half = torch.tensor([member.half for member in members], device=device)[:, None]
+
+    def __call__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """(ZZ'/n, s, w): z and w standard normal, x = sqrt(s) z."""
+        batch, d = self.sizes["batch"], self.sizes["d"]
+        w = torch.randn(batch, d, generator=self.generator, device=self.device)
+        covariance = wishart(batch, self.sizes["n"], d, self.generator)
+        which, where = torch.rand(2, batch, generator=self.generator, device=self.device)
+        centre = self.centres.gather(1, (which * self.counts).long().clamp(max=self.centres.shape[1] - 1))
+        return covariance, centre + self.half * (2 * where - 1), w
+
+
+def wishart(batch: int, n: int, d: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
+    """ZZ'/n of n standard normal examples."""
+    z = torch.randn(batch, n, d, generator=generator, device=generator.device)
+    return z.mT @ z / n
+
+
+@torch.no_grad()
+def test_losses(
+    setting: str,
+    score: Float[Tensor, "models layers d d"],
+    members: Sequence[Member],
+    halves: Sequence[float | None],
+    sizes: Sizes,
+) -> Float[Tensor, "halves models"]:
+    """Each model's loss on windows of each width (None: as trained), integrated exactly over s.
+
+    In the sampled setting all models and widths see the same `tests` sample covariances in units of s; w* and the
+    query are integrated out, and the loss as a polynomial in s is read at Chebyshev nodes.
+    """
+    score = score.double()
+    depths = [member.depth for member in members]
+    rules = [_padded([member.nodes(half) for member in members]) for half in halves]
+    if setting == "exact":
+        both = [(s.to(score), weights.to(score)) for s, weights in rules]
+        return torch.stack([(exact_loss(score, depths, s) * weights).sum(-1) for s, weights in both])
+    points = _chebyshev(2 * depths[0] + 1).to(score)
+    values = torch.zeros(len(members), len(points), dtype=score.dtype, device=score.device)
+    generator = torch.Generator(score.device).manual_seed(stream(sizes["prompt_seed"], "tests"))
+    blocks = max(1, sizes["tests"] // 512)
+    for _ in range(blocks):
+        covariance = wishart(sizes["tests"] // blocks, sizes["n"], sizes["d"], generator).double()
+        for index, point in enumerate(points):
+            values[:, index] += covariance_loss(score, depths, covariance, point.expand(1, len(covariance))).mean(1)
+    values /= blocks
+    return torch.stack(
+        [(_interpolate(points, values, s.to(score)) * weights.to(score)).sum(-1) for s, weights in rules]
+    )
+
+
+def _weights(member: Member, shape: tuple[int, ...], std: float) -> Tensor:
+    generator = torch.Generator().manual_seed(stream(member.seed, "weights"))
+    return std * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _padded(rules: Sequence[Nodes]) -> Nodes:
+    """Rules of several lengths as one: further points at 1, of weight 0."""
+    longest = max(len(points) for points, _ in rules)
+    s, weights = torch.ones(len(rules), longest).double(), torch.zeros(len(rules), longest).double()
+    for row, (points, shares) in enumerate(rules):
+        s[row, : len(points)], weights[row, : len(points)] = points, shares
+    return s, weights
+
+
+def _chebyshev(count: int) -> Tensor:
+    angles = (2 * torch.arange(count, dtype=torch.float64) + 1) * (torch.pi / (2 * count))
+    return (RANGE[0] + RANGE[1]) / 2 + (RANGE[1] - RANGE[0]) / 2 * angles.cos()
+
+
+def _interpolate(points: Tensor, values: Tensor, at: Tensor) -> Tensor:
+    """The polynomial through (points, values) at other points, model by model: the barycentric formula."""
+    index = torch.arange(len(points), dtype=points.dtype, device=points.device)
+    weights = (-1.0) ** index * ((2 * index + 1) * (torch.pi / (2 * len(points)))).sin()
+    gaps = at[..., None] - points
+    parts = weights / torch.where(gaps == 0, 1e-300, gaps)
+    return (parts * values[:, None]).sum(-1) / parts.sum(-1)

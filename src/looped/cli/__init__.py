@@ -8,10 +8,12 @@ import sys
 import typer
 
 from looped import __version__
+from looped.cli.construct import construct
 from looped.cli.demo import demo
 from looped.cli.evaluate import evaluate
 from looped.cli.listing import list_all
 from looped.cli.report import report
+from looped.cli.reproduce import reproduce
 from looped.cli.train import import_file, train
 from looped.cli.verify import verify
 from looped.training.trainer import Diverged, Interrupted
@@ -28,8 +30,10 @@ for name, command in {
     "list": list_all,
     "train": train,
     "import": import_file,
+    "construct": construct,
     "evaluate": evaluate,
     "verify": verify,
+    "reproduce": reproduce,
     "report": report,
 }.items():
     app.command(name)(command)

@@ -47,7 +47,9 @@ def evaluate(
     if stray:
         raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")
     judged = override(judged, [setting.removeprefix("task.") for setting in set_ or []], handed_over(code))
-    points = points if points is not None else (experiment.train.points if experiment.train else 2 * judged.d + 1)
+    if points is None:
+        made_for = opened.provenance().get("points", 2 * judged.d + 1)
+        points = experiment.train.points if experiment.train else made_for
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     model = opened.model(pick_device(device))
@@ -63,18 +65,15 @@ def evaluate(
 
 def table(result: Evaluation, title: str) -> Table:
     """Errors at a few numbers of examples and of loops, with intervals."""
-    last = len(result.by_examples[0].x) - 1
+    last, by_loops = result.by_examples[0].x[-1], result.by_loops
     shown = sorted({round(last * share) for share in (0.25, 0.5, 0.75, 1)})
     rows = Table(title=f"{title}: error (predicting zero = 1), {result.level:.0%} intervals, {result.prompts} prompts")
     rows.add_column("")
     for k in shown:
         rows.add_column(f"k={k}", justify="right")
     for curve in result.by_examples:
-        rows.add_row(curve.label, *(f"{curve.mean[k]:.4f} [{curve.low[k]:.4f}, {curve.high[k]:.4f}]" for k in shown))
-    loops = [
-        n for n in (result.trained_loops, 2 * result.trained_loops, len(result.by_loops.x)) if n in result.by_loops.x
-    ]
-    rows.caption = "by loops at k={}: {}".format(
-        last, ", ".join(f"{n}: {result.by_loops.at(n):.4f}" for n in dict.fromkeys(loops))
-    )
+        rows.add_row(curve.label, *(curve.text(k) for k in shown))
+    loops = dict.fromkeys((result.trained_loops, 2 * result.trained_loops, by_loops.x[-1]))
+    said = ", ".join(f"{n}: {by_loops.at(n):.4f}" for n in loops if n in by_loops.x)
+    rows.caption = f"by loops at k={last}: {said}"
     return rows

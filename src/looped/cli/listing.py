@@ -15,18 +15,22 @@ import looped.models
 import looped.tasks
 from looped.cli.common import Json, Quiet, print_json
 from looped.config import nearest
+from looped.constructions.ready import READY
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
+from looped.reproduce import figures
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
 
 
 def list_all(
-    kind: Annotated[str | None, typer.Argument(help="recipes, tasks, models or theorems; all without it.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(help="recipes, tasks, models, theorems, constructions, figures or claims.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What there is: recipes, tasks, models, theorems, with one line each.
+    """What there is: recipes, tasks, models, theorems, constructions, figures, claims, with one line each.
 
     Example: `looped list recipes`
     """
@@ -35,6 +39,9 @@ def list_all(
         "tasks": {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
         "models": {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
         "theorems": {name: one.statement for name, one in theorems().items()},
+        "constructions": {name: _line(build) for name, build in READY.items()},
+        "figures": {name: figure.title for name, figure in figures().items()},
+        "claims": {claim.id: claim.statement for figure in figures().values() for claim in figure.claims},
     }
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")

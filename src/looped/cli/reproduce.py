@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -73,10 +74,12 @@ def table(results: list[Result]) -> Table:
     claims = [claim for result in results for claim in result.claims]
     held = sum(claim.verdict == "holds" for claim in claims)
     rows = Table(title=f"{len(claims)} claims, {held} hold", caption="spread: over seeds, or as the note says")
-    for column in ("claim", "value", "spread", "holds if", "verdict"):
-        rows.add_column(column, justify="right" if column == "value" else "left")
+    rows.add_column("claim, and when it holds", max_width=90)
+    for column in ("value", "spread", "verdict"):
+        rows.add_column(column, justify="right" if column == "value" else "left", no_wrap=True)
     for claim in claims:
         spread = "" if claim.low is None else f"{claim.low:.3g} .. {claim.high:.3g}"
         value = "" if claim.value is None else f"{claim.value:.3g}"
-        rows.add_row(claim.id, value, spread, claim.tolerance, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")
+        about = f"[bold]{claim.id}[/]\n[dim]{escape(claim.tolerance)}[/]"
+        rows.add_row(about, value, spread, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")
     return rows

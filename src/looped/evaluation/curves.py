@@ -40,6 +40,13 @@ class Curve:
         """The mean at one place of the axis."""
         return self.mean[self.x.index(x)]
 
+    def text(self, x: int) -> str:
+        """Mean and interval at one place of the axis, or a dash where there is none."""
+        if x not in self.x:
+            return "-"
+        at = self.x.index(x)
+        return f"{self.mean[at]:.4f} [{self.low[at]:.4f}, {self.high[at]:.4f}]"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
@@ -100,9 +107,9 @@ def evaluate(
         raise ValueError(f"`max_loops` must be at least loops={loops}; got {max_loops}.")
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    generator = torch.Generator(device).manual_seed(seed)
-    prompt = task.sample(batch=prompts, n=points, generator=generator)
+    weight = next(model.parameters(), torch.empty(0))
+    generator = torch.Generator(weight.device).manual_seed(seed)
+    prompt = task.sample(batch=prompts, n=points, generator=generator).to(weight.dtype)
     errors, last = _model_errors(model, task, prompt, loops, max_loops)
 
     def curve(name: str, values: Tensor, x: list[int]) -> Curve:
@@ -111,7 +118,8 @@ def evaluate(
 
     examples = list(range(points))
     baselines = baselines_for(task) if baselines is None else baselines
-    by_examples = [curve(label, errors, examples)]
+    # a model that takes the last pair as its query answers there alone
+    by_examples = [curve(label, errors, examples[-errors.shape[-1] :])]
     by_examples += [curve(name, task.error(f(prompt), prompt), examples) for name, f in baselines.items()]
     return Evaluation(
         task=repr(task),

@@ -38,15 +38,18 @@ def reference_line(ax: Axes, x: Sequence[float], values: Sequence[float], label:
 
 
 def log_y(ax: Axes, *, floor: float | None = None) -> None:
-    """A logarithmic axis with a tick a few decades; nothing below `floor` is shown."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+    """A logarithmic axis whose ticks say 0.05 and not 5 x 10^-2; nothing below `floor` is shown."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     ax.set_yscale("log")
-    ax.yaxis.set_major_locator(LogLocator(numticks=8))
-    ax.yaxis.set_minor_formatter(NullFormatter())
-    ax.tick_params(axis="y", which="minor", length=0)
     if floor is not None and ax.get_ylim()[0] < floor:
         ax.set_ylim(bottom=floor)
+    low, high = ax.get_ylim()
+    subs = (1.0, 2.0, 5.0) if math.log10(high / low) < 2.2 else (1.0,)
+    ax.yaxis.set_major_locator(LogLocator(subs=subs, numticks=8))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.tick_params(axis="y", which="minor", length=0)
 
 
 def finish(figure: Figure, *, columns: int = 4) -> None:

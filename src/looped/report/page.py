@@ -21,6 +21,7 @@ from looped.files import write_bytes
 from looped.report import plots
 from looped.report.drawing import PALETTE, Figures
 from looped.report.numbers import duration, number
+from looped.report.subspaces import subspaces_figure
 from looped.training.run import Run
 
 EXACT = 1e-9
@@ -92,6 +93,7 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
         "seconds": duration(seconds) if seconds else "",
         "progress": _progress(run),
         "evaluations": views,
+        "subspaces_svg": _subspaces(run, figures),
         "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
         "curriculum": any(getattr(experiment.train, name, None) for name in ("dims", "active_points")),
         "no_training": "No step has been logged yet."
@@ -101,6 +103,19 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
         + ([("training time", duration(seconds))] if seconds else []),
         "config": _config(experiment.to_data()),
     }
+
+
+def _subspaces(run: Run, figures: Figures) -> str:
+    """What each named subspace of a constructed model holds, loop by loop, on one prompt of its task."""
+    names = getattr(run.experiment.model, "subspaces", None)
+    points = run.provenance().get("points")
+    if not names or points is None or not run.steps:
+        return ""
+    model, task = run.model(), run.experiment.task
+    prompt = task.sample(batch=1, n=points, generator=torch.Generator().manual_seed(0))
+    loops = sorted({0, 1, 2, model.config.loops // 2, model.config.loops})
+    picture = subspaces_figure(model, prompt.to(next(model.parameters()).dtype), loops=loops)
+    return figures(picture, f"What each subspace of {run.experiment.name} holds, loop by loop, for one prompt.")
 
 
 def _num_parameters(run: Run) -> int:

@@ -108,18 +108,20 @@ def bound_figure(plot: Mapping[str, Any], *, size=(3.1, 2.15)) -> Figure:
 
 def _draw_examples(ax: Axes, curves: Sequence[Curve], d: int | None) -> None:
     for index, curve in zip(colours([curve.label for curve in curves]), curves, strict=True):
-        _line(ax, index, curve.x, curve.mean, curve.label, curve, linewidth=2.0 if index == 0 else 1.5)
+        marker = "o" if len(curve.x) == 1 else None
+        _line(ax, index, curve.x, curve.mean, curve.label, curve, linewidth=2.0 if index == 0 else 1.5, marker=marker)
     model = curves[0]
+    first, last = min(curve.x[0] for curve in curves), max(curve.x[-1] for curve in curves)
     low, high = _range(model.low + model.mean)
     others = [value for curve in curves for value in curve.mean if math.isfinite(value)]
     # a baseline that is exact, or that explodes, may leave the picture: the model's own range must stay readable
     low = min(low, max(0.6 * min(others, default=low), low / 8))
     high = max(high, min(1.6 * max(others, default=high), 20 * max(high, 1.0)))
     _log_axis(ax, low, high)
-    if d is not None and model.x[0] < d < model.x[-1]:
+    if d is not None and first < d < last:
         ax.axvline(d, color=INK, alpha=0.45, linewidth=0.9, linestyle=(0, (1, 2)))
         _note(ax, d, f"k = d = {d}")
-    ax.set(xlabel="examples in the prompt, k", ylabel=ERROR, xlim=(model.x[0], model.x[-1]))
+    ax.set(xlabel="examples in the prompt, k", ylabel=ERROR, xlim=(first, last))
 
 
 def _draw_loops(ax: Axes, evaluation: Evaluation) -> None:

@@ -11,10 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from looped.experiment import Experiment
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
-from looped.training.run import Checkpoint, Run
+from looped.training.run import Run, save_model
 
 BLOCK_NAMES = {
     "ln_1": "norm_1",
@@ -61,16 +60,13 @@ def import_checkpoint(
             loops=(loops if loops is not None else 20) if looped else 1,
             inject=inject or "add",
         )
-        config.build().load_state_dict(weights)
+        model = config.build().to(weights["positions"].dtype)
+        model.load_state_dict(weights)
     except (KeyError, IndexError, RuntimeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error).splitlines()[-1].strip(" \t.")
         raise ValueError(f"{file} does not hold a decoder of yang24 or Garg et al.: {reason[:200]}.") from None
-    experiment = Experiment(
-        name=re.sub(r"[^\w.-]", "_", Path(file).stem), task=LinearRegression(d=config.d), model=config
-    )
-    run = Run.create(Path(out), experiment)
-    run.save(Checkpoint(0, True, {f"model/{name}": value for name, value in weights.items()}), keep=1)
-    run.save_provenance("cpu", 0.0, imported_from=Path(file).name)
+    name = re.sub(r"[^\w.-]", "_", Path(file).stem)
+    run = save_model(out, model, LinearRegression(d=config.d), name=name, imported_from=Path(file).name)
     layout = "yang24" if yang else "Garg et al."
     taken = (
         f"{config.loops} loops of {layers} layer(s), injection {config.inject}"

@@ -27,6 +27,7 @@ from looped.config import code_of
 from looped.experiment import Experiment
 from looped.files import read_json, read_tensors, write_bytes, write_json, write_tensors
 from looped.models.base import LoopedModel
+from looped.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -171,6 +172,15 @@ def load_weights(model: LoopedModel, path: Path) -> None:
 def load(path: str | Path, *, code: Sequence[Any] = (), device: torch.device | str = "cpu") -> LoopedModel:
     """The model of a run folder, ready to predict; `code` holds your own classes or modules that its config names."""
     return Run.open(path, code_of(*code)).model(device)
+
+
+def save_model(path: str | Path, model: LoopedModel, task: Task, *, name: str, **origin: Any) -> Run:
+    """Write a model that was not trained here, imported or constructed, as an ordinary run folder."""
+    run = Run.create(Path(path), Experiment(name=name, task=task, model=model.config))
+    weights = {f"model/{key}": value for key, value in model.state_dict().items()}
+    run.save(Checkpoint(step=0, finished=True, tensors=weights), keep=1)
+    run.save_provenance("cpu", 0.0, **origin)
+    return run
 
 
 def provenance(device: torch.device | str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.functional.polynomials import chebyshev_roots
+from looped.tasks.isotropic import merged
 
 Nodes = tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]
 """Points and their weights, which sum to 1: a distribution of eigenvalues, or a quadrature rule of one."""
@@ -28,15 +29,10 @@ def windows(centres: Sequence[float], half: float, *, nodes: int) -> Nodes:
     if half == 0:
         points = torch.tensor(sorted(centres), dtype=torch.float64)
         return points, torch.full_like(points, 1 / len(points))
-    merged: list[list[float]] = []
-    for centre in sorted(centres):
-        if merged and centre - half <= merged[-1][1]:
-            merged[-1][1] = centre + half
-        else:
-            merged.append([centre - half, centre + half])
-    rules = [interval(low, high, nodes=nodes) for low, high in merged]
-    total = sum(high - low for low, high in merged)
-    shares = [(high - low) / total for low, high in merged]
+    parts = merged(tuple(centres), half)
+    rules = [interval(low, high, nodes=nodes) for low, high in parts]
+    total = sum(high - low for low, high in parts)
+    shares = [(high - low) / total for low, high in parts]
     points = torch.cat([rule[0] for rule in rules])
     return points, torch.cat([rule[1] * share for rule, share in zip(rules, shares, strict=True)])
 

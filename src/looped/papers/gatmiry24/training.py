@@ -69,9 +69,11 @@ def mixture(count: int) -> dict[str, Any]:
 
 
 def optimizer(sizes: Sizes) -> dict[str, Any]:
-    """The program the paper builds on: AdamW(.99, .9), a rate halved five times, each matrix's gradient clipped."""
+    """AdamW, a rate that is halved again and again, each matrix's gradient clipped."""
     betas = tuple(sizes["betas"])
-    adam = OptimizerConfig(kind="adamw", learning_rate=sizes["rate"], betas=betas, schedule=Halving(share=0.2))
+    adam = OptimizerConfig(
+        kind="adamw", learning_rate=sizes["rate"], betas=betas, schedule=Halving(share=sizes["halve"])
+    )
     return {"optimizer": adam, "clip": None if sizes["clip"] is None else Clip(norm=sizes["clip"], over="matrix")}
 
 
@@ -90,7 +92,7 @@ def train(
     dtype = torch.float64 if exact else torch.float32
     place = {"device": settings.device, "dtype": dtype}
     shape = (layers, sizes["d"], sizes["d"])
-    start = {"score": torch.stack([_weights(member, shape, sizes["std"]) for member in members]).to(**place)}
+    start = {"score": first_weights(members, shape, sizes["std"]).to(**place)}
     if exact:
         s, weights = (part.to(**place) for part in _padded([member.nodes() for member in members]))
 
@@ -118,6 +120,12 @@ def train(
         **optimizer(sizes),
     )
     return trained.family["score"]
+
+
+def first_weights(members: Sequence[Member], shape: tuple[int, ...], std: float) -> Float[Tensor, "models ..."]:
+    """Normal weights, each member's named by its seed alone, in float64."""
+    seeds = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
+    return torch.stack([std * torch.randn(*shape, generator=seed, dtype=torch.float64) for seed in seeds])
 
 
 class Prompts:
@@ -149,7 +157,7 @@ def wishart(batch: int, n: int, d: int, generator: torch.Generator) -> Float[Ten
 
 
 @torch.no_grad()
-def test_losses(
+def losses_on_windows(
     setting: str,
     score: Float[Tensor, "models layers d d"],
     members: Sequence[Member],
@@ -179,11 +187,6 @@ def test_losses(
     return torch.stack(
         [(_interpolate(points, values, s.to(score)) * weights.to(score)).sum(-1) for s, weights in rules]
     )
-
-
-def _weights(member: Member, shape: tuple[int, ...], std: float) -> Tensor:
-    generator = torch.Generator().manual_seed(stream(member.seed, "weights"))
-    return std * torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def _padded(rules: Sequence[Nodes]) -> Nodes:

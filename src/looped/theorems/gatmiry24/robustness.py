@@ -47,7 +47,7 @@ def thm6() -> Iterator[Finding]:
             order.append(delta)
             layers_of.append(layers)
     deltas, depths = torch.tensor(order).double(), torch.tensor(layers_of).double()
-    measured = torch.tensor(loss, dtype=torch.float64) if train <= 1e-18 else torch.zeros(len(loss)).double()
+    measured = torch.tensor(loss, dtype=torch.float64) if train <= 1e-12 else torch.zeros(len(loss)).double()
     instance = (
         f"L in 2, 3, 4, 6, delta' in {DELTAS}, beta = 12 alpha / (1 - delta'), d={D}, eps={mass}; 20 covariances "
         "each, the "

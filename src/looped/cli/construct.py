@@ -1,0 +1,38 @@
+"""`looped construct`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from looped.cli.common import Json, Quiet, messages, print_json
+from looped.config import nearest
+from looped.constructions.ready import READY
+from looped.tasks.regression import LinearRegression
+from looped.training.run import save_model
+
+
+def construct(
+    name: Annotated[str, typer.Argument(help="The theorem whose weights to build; `looped list constructions`.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="The run folder to write.")],
+    d: Annotated[int, typer.Option(help="Dimension of x.")] = 5,
+    examples: Annotated[int, typer.Option(help="Examples before the query.")] = 20,
+    loops: Annotated[int, typer.Option(help="Loops, or layers where each has weights of its own.")] = 20,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Build a theorem's weights for linear regression as an ordinary run: load, evaluate, report, train from it.
+
+    Example: `looped construct gao24.thm4.1 --out runs/newton --loops 15`
+    """
+    if name not in READY:
+        raise ValueError(f"no construction is called `{name}`. {nearest(name, READY)}")
+    if examples <= d:
+        raise ValueError(f"`--examples` must be above d={d}, or X'X is singular; got {examples}.")
+    task = LinearRegression(d=d)
+    run = save_model(out, READY[name](d, examples, loops), task, name=name, constructed=name, points=examples + 1)
+    if json:
+        print_json({"run": str(run.path), "name": name, "parameters": run.model().num_parameters})
+    elif not quiet:
+        messages.print(f"{run.path}: {name}. Next: looped evaluate {run.path} --points {examples + 1}")

@@ -1,0 +1,212 @@
+"""Trains the models of cheng24's figures, those of one shape as one family; what figures share is trained once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.experiment import OptimizerConfig
+from looped.functional.schedules import Trapezoid
+from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
+from looped.models.kernel_transformer import functional
+from looped.papers.cheng24.worlds import HEADS, D, Pool, Source
+from looped.prompt import Prompt
+from looped.training.family import Clip, build_family, train_family
+
+Progress = Callable[[str, float], None]
+EPSILON = 1e-8
+"""Adam's; a clip far below it makes Adam's step the momentum of normalised gradients."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line's point: an architecture on one distribution, for all seeds."""
+
+    world: str
+    data: str
+    heads: tuple[str, ...]
+    n: int
+    layers: int
+    transform: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What is kept of a case, one entry a seed."""
+
+    losses: list[float]
+    """Test loss."""
+    bayes: list[float]
+    """The Bayes estimator's on the same prompts."""
+    distances: list[list[list[float]]]
+    """Distance to a multiple of I at every kept step: (seeds, kept, matrices), B'C of all layers, then A."""
+    first: float
+    """Mean training loss at the first step."""
+
+
+_done: dict[tuple[Case, str], Outcome] = {}
+
+
+def outcomes(
+    cases: Iterable[Case], sizes: Mapping[str, Any], device: torch.device, progress: Progress
+) -> dict[Case, Outcome]:
+    """Every case's outcome; those that no figure has asked for yet in this process are trained, shapes side by side."""
+    key = json.dumps({name: sizes[name] for name in SIZES}, sort_keys=True) + str(device)
+    wanted = list(dict.fromkeys(cases))
+    shapes: dict[tuple, list[Case]] = {}
+    for case in wanted:
+        if (case, key) not in _done:
+            shapes.setdefault((case.heads, case.n, case.layers, case.transform), []).append(case)
+    # the costly ones first, so that the last thread does not end alone
+    groups = sorted(shapes.values(), key=lambda group: -group[0].layers * group[0].n ** 2 * len(group))
+    families = [_build(group, sizes, device) for group in groups]
+    threads = torch.get_num_threads()
+    alone = device.type != "cpu" or threads == 1 or len(groups) == 1
+    torch.set_num_threads(threads if alone else 1)
+    try:
+        with ThreadPoolExecutor(1 if alone else threads) as workers:
+            jobs = [
+                workers.submit(_train, group, family, sizes, device)
+                for group, family in zip(groups, families, strict=True)
+            ]
+            for count, (group, job) in enumerate(zip(groups, jobs, strict=True)):
+                first = group[0]
+                progress(f"{'+'.join(first.heads)}, n={first.n}, L={first.layers}", count / len(groups))
+                _done.update({(case, key): outcome for case, outcome in zip(group, job.result(), strict=True)})
+    finally:
+        torch.set_num_threads(threads)
+        _pool.cache_clear()
+    return {case: _done[case, key] for case in wanted}
+
+
+SIZES = ("batch", "resample", "steps", "seeds", "test", "pool", "optimizer", "kept")
+"""The sizes that training reads."""
+
+
+def _build(group: Sequence[Case], sizes: Mapping[str, Any], device: torch.device):
+    first = group[0]
+    config = functional(
+        d=D,
+        loops=first.layers,
+        layers=first.layers,
+        kernel=tuple(HEADS[name] for name in first.heads),
+        transform=first.transform,
+    )
+    return build_family(config, seeds=[seed for _ in group for seed in sizes["seeds"]], device=device)
+
+
+def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device: torch.device) -> list[Outcome]:
+    """Train one family, models ordered by case and then by seed."""
+    first, seeds = group[0], list(sizes["seeds"])
+    heads = tuple(HEADS[name] for name in first.heads)
+    sources = [Source(world=case.world, data=case.data, n=case.n, seed=seed) for case in group for seed in seeds]
+    pools = [_pool(source, sizes["pool"], device, "train") for source in sources]
+    roots = torch.stack([source.root for source in sources]).to(device, torch.float32)
+
+    def draw(step: int):
+        return prepare(_join([pool.sample(sizes["batch"]) for pool in pools]), heads)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return in_context_loss(weights_of(model, first.transform), heads, batch)
+
+    optimizer, clip = optimiser(sizes["optimizer"], first.layers)
+    trained = train_family(
+        family,
+        loss,
+        steps=sizes["steps"],
+        draw=draw,
+        every=sizes["resample"],
+        optimizer=optimizer,
+        clip=clip,
+        log_every=max(1, sizes["steps"] // sizes["kept"]),
+        watch=lambda model: distances(model, roots, first.transform),
+    )
+    assert trained.watched is not None
+    watched = trained.watched.double().cpu()
+    tests = [_test(source, sizes["test"], device) for source in sources]
+    with torch.no_grad():
+        weights, found = weights_of(trained.family, first.transform), []
+        for index, (prompt, _) in enumerate(tests):
+            own = [HeadWeights(*(None if part is None else part[index : index + 1] for part in one)) for one in weights]
+            guess = predictions(own, heads, prepare(prompt, heads))[0]  # type: ignore[arg-type]
+            found.append(float((guess - prompt.ys[:, -1]).square().mean()))
+    split = len(seeds)
+    return [
+        Outcome(
+            losses=found[k * split : (k + 1) * split],
+            bayes=[bayes for _, bayes in tests[k * split : (k + 1) * split]],
+            distances=watched[:, k * split : (k + 1) * split].permute(1, 0, 2).tolist(),
+            first=float(trained.losses[0][k * split : (k + 1) * split].mean()),
+        )
+        for k in range(len(group))
+    ]
+
+
+def kept_steps(sizes: Mapping[str, Any]) -> list[int]:
+    """The steps before which distances were read, and the last."""
+    return [*range(0, sizes["steps"], max(1, sizes["steps"] // sizes["kept"])), sizes["steps"]]
+
+
+def optimiser(given: Mapping[str, Any], layers: int) -> tuple[OptimizerConfig, Clip]:
+    """Adam on gradients clipped layer by layer, to `clip` / (9 - i)^2 in layer i, with a rate that falls to 0.
+
+    With `clip` = 1e-8, Adam's eps, and betas (.9, .9) it is the released program's: momentum of normalised gradients,
+    with steps of rate / (9 - i)^2. Ref: cheng24, App. H.1, says Adam with clipping.
+    """
+    norms = tuple(given["clip"] / (9 - layer) ** 2 for layer in range(layers))
+    schedule = Trapezoid(decay=given["decay"])
+    config = OptimizerConfig(kind="adamw", learning_rate=given["rate"], betas=tuple(given["betas"]), schedule=schedule)
+    return config, Clip(norm=norms, over="layer")
+
+
+def weights_of(model: Any, transform: bool) -> list[HeadWeights]:
+    """The heads' weights, with M = B'C."""
+    return [
+        head_weights(head.key, head.query, head.label, head.transform if transform else None) for head in model.heads
+    ]
+
+
+def distances(model: Any, roots: Float[Tensor, "models d d"], transform: bool) -> Float[Tensor, "models matrices"]:
+    """dist(M, I) of Sigma^{1/2} B'C Sigma^{1/2} in every layer, then of A in all layers but the last, first head.
+
+        dist(M, I) = min_a |M - a I| / |M|
+
+    Ref: cheng24, Fig. 3 and App. H.2. The last A has no effect on the prediction and so never moves.
+    """
+    head = weights_of(model, transform)[0]
+    found = [to_identity(roots[:, None] @ head.score @ roots[:, None])]
+    if transform and head.transform is not None:
+        found.append(to_identity(head.transform[:, :-1]))
+    return torch.cat(found, 1)
+
+
+def to_identity(matrix: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
+    """min_a |M - a I| / |M|, Frobenius norms; the best a is the mean of the diagonal."""
+    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return (matrix - mean * eye).norm(dim=(-2, -1)) / matrix.norm(dim=(-2, -1))
+
+
+def _join(prompts: Sequence[Prompt]) -> Prompt:
+    return Prompt(torch.stack([one.xs for one in prompts]), torch.stack([one.ys for one in prompts]))
+
+
+@cache
+def _pool(source: Source, size: int, device: torch.device, purpose: str) -> Pool:
+    return Pool(source, size, device=device, purpose=purpose)
+
+
+@cache
+def _test(source: Source, size: int, device: torch.device) -> tuple[Prompt, float]:
+    """Prompts that training never saw, the same for every model of a source, and the Bayes estimator's loss."""
+    pool = Pool(source, size, device=device, purpose="test")
+    prompt = pool.all()
+    return prompt, pool.bayes(prompt)

@@ -140,7 +140,7 @@ def test_a_name_inside_a_function_cannot_be_written():
         ("train.step=1", "steps"),
         ("train.optimizer.learning_rat=1", "learning_rate"),
         ("tsak.d=3", "task"),
-        ("model.widht=3", "width"),
+        ("model.widthh=3", "width"),
         ("task.nosie=1", "noise"),
     ],
 )

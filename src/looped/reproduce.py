@@ -106,3 +106,23 @@ def reproduce(
     }
     write_json(path, content)
     return Result(figure=figure, scale=scale, data=data, claims=claims, provenance=origin, path=path)
+
+
+def kept(out: Path) -> list[Result]:
+    """The results that a folder keeps, by name and scale; a file of a figure that is no longer known is passed over."""
+    known, found = figures(), []
+    for path in sorted(out.glob("*.json")):
+        content = read_json(path)
+        if not isinstance(content, dict) or content.get("figure") not in known:
+            continue
+        try:
+            figure, scale, data = known[content["figure"]], content["scale"], content["data"]
+            claims = figure.judge(data, scale)
+            found.append(
+                Result(
+                    figure=figure, scale=scale, data=data, claims=claims, provenance=content["provenance"], path=path
+                )
+            )
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"{path} is damaged or of another version ({error!r}). Measure it anew.") from None
+    return found

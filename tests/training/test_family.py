@@ -11,7 +11,7 @@ from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression
 from looped.training.family import Clip, build_family, train_family
 
-D, N, STEPS = 3, 6, 25
+D, N, STEPS = 3, 6, 12
 
 
 def prompts(seed: int, step: int) -> Prompt:

@@ -9,6 +9,7 @@ import typer
 from looped.cli.common import Json, Quiet, messages, print_json
 from looped.config import nearest
 from looped.constructions.ready import READY
+from looped.models.loop import check_loops
 from looped.tasks.regression import LinearRegression
 from looped.training.run import save_model
 
@@ -28,6 +29,7 @@ def construct(
     """
     if name not in READY:
         raise ValueError(f"no construction is called `{name}`. {nearest(name, READY)}")
+    check_loops(loops)
     if examples <= d:
         raise ValueError(f"`--examples` must be above d={d}, or X'X is singular; got {examples}.")
     task = LinearRegression(d=d)

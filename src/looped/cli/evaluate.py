@@ -47,9 +47,9 @@ def evaluate(
     if stray:
         raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")
     judged = override(judged, [setting.removeprefix("task.") for setting in set_ or []], handed_over(code))
-    if points is None:
-        made_for = opened.provenance().get("points", 2 * judged.d + 1)
-        points = experiment.train.points if experiment.train else made_for
+    made_for = int(opened.provenance().get("points", 2 * judged.d + 1))
+    trained_for = experiment.train.points if experiment.train else made_for
+    points = trained_for if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     model = opened.model(pick_device(device))

@@ -11,12 +11,14 @@ from looped.cli.common import Code, Json, Quiet, messages, print_json
 from looped.cli.train import handed_over
 from looped.files import read_json
 from looped.report.page import write_report
+from looped.reproduce import kept
 from looped.training.run import Run
 
 
 def report(
     paths: Annotated[list[str] | None, typer.Argument(help="Run folders, or folders that hold some.")] = None,
     out: Annotated[str, typer.Option("--out", metavar="FILE", help="The page to write.")] = "report.html",
+    results: Annotated[str | None, typer.Option(metavar="DIR", help="Figures that `looped reproduce` kept.")] = None,
     theorems: Annotated[str | None, typer.Option(metavar="FILE", help="What `looped verify --json` printed.")] = None,
     code: Code = None,
     json: Json = False,
@@ -27,9 +29,13 @@ def report(
     Example: `looped report runs --out report.html`
     """
     handed = handed_over(code)
-    runs = [Run.open(path, handed) for given in paths or ["runs"] for path in run_folders(Path(given))]
+    # without paths, whatever lies in runs/; nothing need lie there where something else is shown
+    optional = (results or theorems) and not Path("runs").is_dir()
+    places = paths or ([] if optional else ["runs"])
+    runs = [Run.open(path, handed) for place in places for path in run_folders(Path(place))]
     rows = read_json(Path(theorems)) if theorems else None
-    page = write_report(Path(out), runs=runs, theorems=rows)
+    figures = kept(Path(results)) if results else []
+    page = write_report(Path(out), runs=runs, results=figures, theorems=rows)
     if json:
         print_json({"report": str(page), "runs": [str(run.path) for run in runs]})
     elif not quiet:

@@ -6,7 +6,6 @@ The page loads nothing and runs no script; its content-security policy holds it 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,30 +20,31 @@ from looped.files import write_bytes
 from looped.report import plots
 from looped.report.drawing import PALETTE, Figures
 from looped.report.numbers import duration, number
+from looped.report.sections import result_section, theorems_section
 from looped.report.subspaces import subspaces_figure
+from looped.reproduce import Result
 from looped.training.run import Run
 
 EXACT = 1e-9
 """A mean error below this is rounding: the predictor is exact."""
-VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
-"""Every verdict, in the order of the counts, and its colour."""
 
 
 def write_report(
     out: str | Path,
     *,
     runs: Sequence[Run],
+    results: Sequence[Result] = (),
     theorems: Sequence[Mapping[str, Any]] | None = None,
     title: str = "What was run, and what came out",
     lead: str = "",
 ) -> Path:
     """Write the page to `out`, a folder (then `report.html` in it) or a name that ends in .html; returns the file.
 
-    `theorems` are rows of `looped verify --json`. Runs and their evaluations keep their order.
+    `results` are reproduced figures, `theorems` rows of `looped verify --json`. Everything keeps its order.
     """
     out = Path(out)
     file = out if out.suffix == ".html" else out / "report.html"
-    page = render(runs=runs, theorems=theorems, title=title, lead=lead)
+    page = render(runs=runs, results=results, theorems=theorems, title=title, lead=lead)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(file, page.encode())
@@ -54,7 +54,12 @@ def write_report(
 
 
 def render(
-    *, runs: Sequence[Run], theorems: Sequence[Mapping[str, Any]] | None = None, title: str, lead: str = ""
+    *,
+    runs: Sequence[Run],
+    results: Sequence[Result] = (),
+    theorems: Sequence[Mapping[str, Any]] | None = None,
+    title: str,
+    lead: str = "",
 ) -> str:
     """The page as text."""
     import jinja2
@@ -72,7 +77,8 @@ def render(
         title=title,
         lead=lead,
         runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
-        theorems=None if theorems is None else _theorems(theorems, figures),
+        results=[result_section(result, figures) for result in results],
+        theorems=None if theorems is None else theorems_section(theorems, figures),
         version=looped.__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
@@ -221,35 +227,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_plain, value))
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _theorems(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
-    counts = Counter(row["verdict"] for row in rows)
-    papers: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        papers.setdefault(row["paper"], []).append(_theorem(row, figures))
-    return {
-        "total": len(rows),
-        "seconds": duration(sum(row["seconds"] for row in rows)),
-        "counts": [
-            (counts[name], name if counts[name] == 1 else name.replace("s", "", 1), kind if counts[name] else "none")
-            for name, kind in VERDICTS.items()
-            if counts[name] or name == "fails"
-        ],
-        "papers": list(papers.items()),
-    }
-
-
-def _theorem(row: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
-    plot, margin, holds = row.get("plot"), row.get("margin"), row["verdict"].startswith("holds")
-    title = f"{row['name']}: measured {number(row['measured'])} against a bound of {number(row['bound'])}."
-    return {
-        **{key: row[key] for key in ("name", "statement", "measured", "bound", "verdict")},
-        "form": "" if row.get("form", "as stated") == "as stated" else row["form"],
-        "instance": row.get("instance", ""),
-        "bound_is": "tolerance" if row.get("bound_is") == "numerical tolerance" else "",
-        "relation": {True: "≥ ", False: "≤ "}.get(row.get("at_least"), ""),  # type: ignore[arg-type]
-        "margin": number(margin, 2) if margin is not None else "∞" if holds else "–",
-        "kind": VERDICTS.get(row["verdict"], "bad"),
-        "svg": figures(plots.bound_figure(plot), title) if plot else "",
-    }

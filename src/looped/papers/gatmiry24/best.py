@@ -15,7 +15,7 @@ from torch import Tensor
 from looped.functional.polynomials import chebyshev_roots
 from looped.tasks.isotropic import merged
 
-Nodes = tuple[Float[Tensor, " nodes"], Float[Tensor, " nodes"]]
+Nodes = tuple[Tensor, Tensor]
 """Points and their weights, which sum to 1: a distribution of eigenvalues, or a quadrature rule of one."""
 
 

@@ -2,8 +2,8 @@
 
 `paper` takes the optimiser of the program that the paper builds on, since the paper states none: AdamW(.99, .9), rate
 .01 halved every fifth of 20k steps, each matrix's gradient clipped to .01, weights of size 1e-4 at first, and 20k
-prompts drawn anew every 100 steps. `cpu` has smaller batches, whose gradients have heavier tails: Adam's second moment
-forgets more slowly there and only outliers are clipped.
+prompts drawn anew every 100 steps. `cpu` has fewer steps and smaller batches, whose gradients have heavier tails: there
+the rate starts higher and ends lower, Adam's second moment forgets more slowly, and only outliers are clipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ PAPER_SAMPLED: dict[str, Any] = {**PAPER_EXACT, "batch": 20_000, "every": 100, "
 CPU_EXACT: dict[str, Any] = {**PAPER_EXACT, "steps": 3000}
 CPU_SAMPLED: dict[str, Any] = {
     **PAPER_SAMPLED,
-    "steps": 1000,
+    "steps": 1200,
+    "rate": 0.03,
+    "halve": 0.1,
     "betas": [0.9, 0.99],
     "clip": 1.0,
     "batch": 2000,
@@ -35,7 +37,7 @@ DEPTH: dict[str, dict[str, Any]] = {
     },
     "cpu": {
         **SHAPE, "kappas": [2, 4, 8], "depths": [1, 2, 3, 4, 6, 8], "seeds": 2, "exact": CPU_EXACT,
-        "sampled": {**CPU_SAMPLED, "batch": 1000},
+        "sampled": {**CPU_SAMPLED, "steps": 1000, "batch": 1000},
     },
     "paper": {
         **SHAPE, "kappas": [2, 4, 8], "depths": [1, 2, 3, 4, 5, 6, 7, 8], "seeds": 2, "exact": PAPER_EXACT,

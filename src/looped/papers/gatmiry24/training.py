@@ -189,7 +189,7 @@ def losses_on_windows(
     )
 
 
-def _padded(rules: Sequence[Nodes]) -> Nodes:
+def _padded(rules: Sequence[Nodes]) -> tuple[Tensor, Tensor]:
     """Rules of several lengths as one: further points at 1, of weight 0."""
     longest = max(len(points) for points, _ in rules)
     s, weights = torch.ones(len(rules), longest).double(), torch.zeros(len(rules), longest).double()

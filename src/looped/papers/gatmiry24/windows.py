@@ -71,7 +71,7 @@ def grows_more(setting: str, place: int) -> Callable[[Data], Measured]:
 
     def judge(data: Data) -> Measured:
         many, one = ([growth(run) for run in data[setting][kind]["loss"][place]] for kind in KINDS)
-        ratios = [a / b for a, b in zip(many, one, strict=True)]
+        ratios = [_ratio(a, b) for a, b in zip(many, one, strict=True)]
         best = growth(data[setting]["multilayer"]["best"][place]) / growth(data[setting]["looped"]["best"][place])
         zero = data[setting]["multilayer"]["best"][place][0] < ROUNDING
         note = (
@@ -90,7 +90,7 @@ def lower_loss(setting: str, place: int) -> Callable[[Data], Measured]:
     def judge(data: Data) -> Measured:
         runs = [data[setting][kind]["loss"][place] for kind in KINDS]
         many, one = ([math.inf if run[-1] is None else run[-1] for run in each] for each in runs)
-        ratios = [b / a for a, b in zip(many, one, strict=True)]
+        ratios = [_ratio(b, a) for a, b in zip(many, one, strict=True)]
         return Measured(
             value=_middle(ratios),
             low=min(ratios),
@@ -141,13 +141,14 @@ def draw(figure: Any, data: Data) -> None:
     finish(figure, columns=3)
 
 
+def _ratio(above: float, below: float) -> float:
+    """Infinite, and so no evidence, where either model diverged."""
+    return above / below if math.isfinite(above) and math.isfinite(below) else math.inf
+
+
 def _middle(values: list[float]) -> float:
     """The geometric mean."""
-    return (
-        math.exp(sum(math.log(value) for value in values) / len(values))
-        if all(map(math.isfinite, values))
-        else math.inf
-    )
+    return math.exp(sum(map(math.log, values)) / len(values)) if all(map(math.isfinite, values)) else math.inf
 
 
 def _span(values: list[float]) -> str:

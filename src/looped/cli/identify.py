@@ -1,0 +1,76 @@
+"""`looped identify`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json
+from looped.cli.train import handed_over
+from looped.evaluation.identify import Identification
+from looped.evaluation.identify import identify as find
+from looped.files import write_json
+from looped.training.run import Run
+
+
+def identify(
+    run: Annotated[str, typer.Argument(help="A run folder.")],
+    points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
+    loops: Annotated[int | None, typer.Option(help="Last loop to look at; default as trained.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="Most steps of an algorithm; default the loops, up to 8.")
+    ] = None,
+    prompts: Annotated[int, typer.Option(help="How many fresh prompts: half to fit, half to judge.")] = 256,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    code: Code = None,
+    device: Device = "cpu",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Which algorithm does it run, loop by loop: the nearest of gradient descent, Newton, Chebyshev and others.
+
+    Predictions and their gradients along the query are compared, each algorithm with its own best step size. Saved as
+    identify.json in the run folder.
+
+    Example: `looped identify runs/cheng24.exp-1a2b3c4d5e --max-steps 6`
+    """
+    opened = Run.open(run, handed_over(code))
+    experiment = opened.experiment
+    points = (
+        points if points is not None else (experiment.train.points if experiment.train else 2 * experiment.task.d + 1)
+    )
+    model = opened.model(pick_device(device))
+    found = find(model, experiment.task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
+    data = {"run": run, **found.to_data()}
+    write_json(opened.path / "identify.json", data)
+    if json:
+        print_json(data)
+    elif not quiet:
+        messages.print(table(found))
+        messages.print(f"Saved in {opened.path / 'identify.json'}.")
+
+
+def table(found: Identification) -> Table:
+    """One line a loop: the nearest algorithm with its parameters, its distance, and the next best."""
+    rows = Table(title=f"{found.prompts} prompts of {found.examples} examples, {found.level:.0%} intervals")
+    for column in ("loop", "algorithm", "steps", "parameters", "distance", "interval", "runner-up"):
+        rows.add_column(column, justify="right" if column in ("loop", "steps", "distance") else "left")
+    for one in found.loops:
+        if one.best is None:
+            rows.add_row(str(one.loop), "answers 0, or nothing finite", "", "", "", "", "")
+            continue
+        best = one.best
+        second = next((other for other in one.others if other.algorithm != best.algorithm), None)
+        rows.add_row(
+            str(one.loop),
+            best.algorithm,
+            str(best.steps or ""),
+            ", ".join(f"{name} {value:.3g}" for name, value in best.parameters.items()),
+            f"{best.distance:.2g}",
+            f"{best.low:.2g} .. {best.high:.2g}",
+            "" if second is None else f"{second.algorithm} {second.distance:.2g}",
+        )
+    rows.caption = "distance: 0 is the same function, 1 as far as answering 0"
+    return rows

@@ -1,0 +1,181 @@
+"""The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters.
+
+Parameters are logarithms, so that all of them are positive; `starts` covers several decades around 1/|X'X|.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.functional import kernels
+from looped.functional.descent import (
+    chebyshev_iteration,
+    gradient_descent,
+    newton_inverse,
+    preconditioned_descent,
+)
+from looped.functional.kernels import Kernel
+from looped.prompt import Prompt
+
+
+class Answers(NamedTuple):
+    """Predictions at the query and their gradients along it."""
+
+    predictions: Float[Tensor, " batch"]
+    gradients: Float[Tensor, "batch d"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """A family of answers: a name, its parameters' names, where to start looking, and the answers."""
+
+    name: str
+    """What it is called."""
+    parameters: tuple[str, ...]
+    """Names of the parameters."""
+    starts: Callable[[Prompt, int], Float[Tensor, "starts parameters"]]
+    """(prompt, steps) -> logarithms of parameters to start from."""
+    answers: Callable[[Prompt, int, Tensor], Answers]
+    """(prompt, steps, logarithms of the parameters) -> answers."""
+    iterates: bool = True
+    """Whether it has a step count."""
+
+    def named(self, values: Float[Tensor, " parameters"]) -> dict[str, float]:
+        """The parameters themselves by name."""
+        return dict(zip(self.parameters, values.exp().tolist(), strict=True))
+
+
+def preconditioned_answers(prompt: Prompt, steps: int, matrix: Float[Tensor, "d d"]) -> Answers:
+    """Gradient descent with `matrix` for a rate in every step."""
+    weights = preconditioned_descent(*_examples(prompt), preconditioners=matrix.expand(steps, -1, -1))[-1]
+    return _linear(prompt, weights)
+
+
+def _examples(prompt: Prompt) -> tuple[Tensor, Tensor]:
+    return prompt.xs[:, :-1], prompt.ys[:, :-1]
+
+
+def _linear(prompt: Prompt, weights: Tensor) -> Answers:
+    """w'x_q, whose gradient is w."""
+    return Answers((weights * prompt.xs[:, -1]).sum(-1), weights)
+
+
+def _largest(prompt: Prompt) -> tuple[float, float]:
+    """The mean largest eigenvalue of X'X and the mean of all of them."""
+    values = torch.linalg.eigvalsh(prompt.xs[:, :-1].mT @ prompt.xs[:, :-1])
+    return float(values[:, -1].mean()), float(values.mean())
+
+
+def _grid(prompt: Prompt, factors: list[float]) -> Tensor:
+    return torch.tensor(factors).to(prompt.xs).log()[:, None]
+
+
+def _rates(prompt: Prompt, steps: int) -> Tensor:
+    largest, _ = _largest(prompt)
+    return _grid(prompt, [factor / largest for factor in (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 1.4, 1.8)])
+
+
+def _descent(prompt: Prompt, steps: int, values: Tensor) -> Answers:
+    return _linear(prompt, gradient_descent(*_examples(prompt), steps=steps, rate=values[0].exp())[-1])
+
+
+def _penalties(prompt: Prompt, steps: int) -> Tensor:
+    _, mean = _largest(prompt)
+    return _grid(prompt, [factor * mean for factor in (1e-6, 1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)])
+
+
+def _ridge(prompt: Prompt, steps: int, values: Tensor) -> Answers:
+    xs, ys = _examples(prompt)
+    gram = xs.mT @ xs + values[0].exp() * torch.eye(prompt.d).to(xs)
+    return _linear(prompt, torch.linalg.solve(gram, (xs.mT @ ys[..., None]))[..., 0])
+
+
+def _alphas(prompt: Prompt, steps: int) -> Tensor:
+    largest, _ = _largest(prompt)
+    return _grid(prompt, [factor / largest**2 for factor in (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4)])
+
+
+def _newton(prompt: Prompt, steps: int, values: Tensor) -> Answers:
+    xs, ys = _examples(prompt)
+    inverse = newton_inverse(xs.mT @ xs, steps=steps, alpha=values[0].exp())[-1]
+    return _linear(prompt, (inverse @ (xs.mT @ ys[..., None]))[..., 0])
+
+
+def _intervals(prompt: Prompt, steps: int) -> Tensor:
+    largest, _ = _largest(prompt)
+    pairs = [(high / ratio, high) for high in (0.6, 0.9, 1.2, 1.8) for ratio in (1.5, 3.0, 10.0, 40.0)]
+    # the second parameter is high - low, so that high stays above
+    found = [(largest * low, largest * (high - low)) for low, high in pairs]
+    return torch.tensor(found).to(prompt.xs).log()
+
+
+def _chebyshev(prompt: Prompt, steps: int, values: Tensor) -> Answers:
+    low, spread = values.exp()
+    weights = chebyshev_iteration(*_examples(prompt), steps=steps, low=low, high=low + spread)[-1]  # type: ignore
+    return _linear(prompt, weights)
+
+
+def _functional(kernel: Kernel, slope: Callable[[Tensor], Tensor]) -> Callable[[Prompt, int, Tensor], Answers]:
+    """Functional gradient descent with kernel(sqrt(c) u, sqrt(c) v); `slope` is h' at inner products."""
+
+    def answers(prompt: Prompt, steps: int, values: Tensor) -> Answers:
+        xs, ys = _examples(prompt)
+        scale = values[1].exp() if len(values) > 1 else torch.ones_like(values[0])
+        among = kernel(scale * xs, xs)
+        inner = scale * (xs @ prompt.xs[:, -1:].mT)[..., 0]
+        residual, total = ys, torch.zeros_like(ys)
+        for _ in range(steps):
+            total = total + residual
+            residual = residual - values[0].exp() * torch.einsum("bn,bnm->bm", residual, among)
+        across = kernel(scale * xs, prompt.xs[:, -1:])[..., 0]
+        rate = values[0].exp()
+        gradient = rate * scale * torch.einsum("bn,bnd->bd", total * slope(inner), xs)
+        return Answers(rate * (total * across).sum(-1), gradient)
+
+    return answers
+
+
+def _kernel_rates(kernel: Kernel, scales: tuple[float, ...]) -> Callable[[Prompt, int], Tensor]:
+    def starts(prompt: Prompt, steps: int) -> Tensor:
+        xs, found = prompt.xs[:, :-1], []
+        size = float(xs.square().sum(-1).mean())
+        for scale in scales or (1.0,):
+            norm = float(
+                torch.linalg.matrix_norm(kernel(scale / size * xs, xs) if scales else kernel(xs, xs), 2).mean()
+            )
+            for factor in (0.01, 0.1, 0.3, 0.7, 1.2, 1.8):
+                found.append([factor / norm, *([scale / size] if scales else [])])
+        return torch.tensor(found).to(prompt.xs).log()
+
+    return starts
+
+
+def _step(inner: Tensor) -> Tensor:
+    return (inner > 0).to(inner)
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    Algorithm(name="gradient descent", parameters=("rate",), starts=_rates, answers=_descent),
+    Algorithm(name="ridge", parameters=("penalty",), starts=_penalties, answers=_ridge, iterates=False),
+    Algorithm(name="Newton", parameters=("alpha",), starts=_alphas, answers=_newton),
+    Algorithm(
+        name="functional descent, relu",
+        parameters=("rate",),
+        starts=_kernel_rates(kernels.relu, ()),
+        answers=_functional(kernels.relu, _step),
+    ),
+    Algorithm(
+        name="functional descent, exp",
+        parameters=("rate", "scale"),
+        starts=_kernel_rates(kernels.exp, (0.1, 0.5, 1.0, 2.0)),
+        answers=_functional(kernels.exp, torch.exp),
+    ),
+    Algorithm(name="Chebyshev", parameters=("low", "spread"), starts=_intervals, answers=_chebyshev),
+)
+"""Simplest first: where two are as near, the one before counts."""

@@ -1,0 +1,254 @@
+"""Which algorithm is this? A model's predictions and input gradients, loop by loop, against known algorithms.
+
+Two algorithms can agree in their predictions on the prompts at hand and differ as functions of the query; the gradient
+d prediction / d x_q tells them apart (for least squares it is the weight vector itself). Every algorithm comes with its
+own best parameters, fitted on one half of the prompts; distances are judged on the other half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
+from looped.evaluation.bootstrap import bootstrap
+from looped.models.base import LoopedModel
+from looped.prompt import Prompt
+from looped.tasks.task import Task
+
+SLACK = 1.05
+"""A simpler algorithm is preferred when its distance is at most this many times the least, plus `ROUNDING`."""
+ROUNDING = 1e-7
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """One algorithm against one loop of the model."""
+
+    algorithm: str
+    """Its name."""
+    steps: int
+    """How many steps of it; 0 where it has none."""
+    parameters: dict[str, float]
+    """Its best parameters: step size, interval, penalty."""
+    distance: float
+    """Root mean of both relative squared distances below."""
+    low: float
+    """Lower end of the distance's interval over prompts."""
+    high: float
+    """Upper end."""
+    predictions: float
+    """|f - g| / |f| over predictions."""
+    gradients: float
+    """The same over d prediction / d x_q."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """What one loop, or layer, of the model computes."""
+
+    loop: int
+    """How many loops were applied."""
+    best: Match | None
+    """The simplest algorithm among the nearest; None where the model still answers 0."""
+    others: list[Match]
+    """The best step count of every algorithm, nearest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identification:
+    """A model, loop by loop."""
+
+    task: str
+    prompts: int
+    examples: int
+    level: float
+    loops: list[Loop]
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+class _Half(NamedTuple):
+    """Half of the prompts with the model's answers at one loop, and their mean squares."""
+
+    prompt: Prompt
+    answers: Answers
+    sizes: tuple[float, float]
+
+
+def identify(
+    model: LoopedModel,
+    task: Task,
+    *,
+    points: int,
+    loops: int | None = None,
+    max_steps: int | None = None,
+    prompts: int = 256,
+    seed: int = 0,
+    level: float = 0.9,
+) -> Identification:
+    """Compare every loop up to `loops` with up to `max_steps` steps of every algorithm, in float64.
+
+    distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
+    """
+    loops = model.config.loops if loops is None else loops
+    if points < 3:
+        raise ValueError(f"`points` must be at least 3, two examples and a query; got {points}.")
+    if prompts < 8:
+        raise ValueError(f"`prompts` must be at least 8, half to fit and half to judge; got {prompts}.")
+    steps = min(loops, 8) if max_steps is None else max_steps
+    if steps < 1:
+        raise ValueError(f"`max_steps` must be at least 1; got {steps}.")
+    model = model.double()
+    device = next(iter(model.parameters())).device
+    sample = task.sample(batch=prompts, n=points, generator=torch.Generator(device).manual_seed(seed))
+    prompt = Prompt(sample.xs.double(), sample.ys.double())
+    found = []
+    for loop, answers in enumerate(answers_of(model, prompt, loops), 1):
+        found.append(_identify(loop, prompt, answers, steps, level, seed))
+    return Identification(task=repr(task), prompts=prompts, examples=points - 1, level=level, loops=found)
+
+
+def answers_of(model: LoopedModel, prompt: Prompt, loops: int) -> list[Answers]:
+    """The prediction at the last pair and its gradient along x_q, after every loop."""
+    query = prompt.xs[:, -1].clone().requires_grad_()
+    asked = Prompt(torch.cat([prompt.xs[:, :-1], query[:, None]], 1), prompt.ys)
+    outputs = model(asked, loops=loops, keep=loops)
+    if outputs.shape[-1] not in (1, prompt.num_examples) or getattr(model.config, "hide_label", True) is False:
+        raise ValueError("only models that predict the query's label can be identified; this one answers a vector.")
+    kept = outputs[..., -1]
+    gradients = [torch.autograd.grad(one.sum(), query, retain_graph=True, allow_unused=True)[0] for one in kept]
+    zero = torch.zeros_like(query)
+    return [Answers(one.detach(), zero if slope is None else slope) for one, slope in zip(kept, gradients, strict=True)]
+
+
+def _identify(loop: int, prompt: Prompt, answers: Answers, steps: int, level: float, seed: int) -> Loop:
+    half = len(prompt.xs) // 2
+    fit, judge = (_half(prompt, answers, part) for part in (slice(half), slice(half, None)))
+    if min(*fit.sizes, *judge.sizes) == 0 or not all(map(math.isfinite, (*fit.sizes, *judge.sizes))):
+        return Loop(loop=loop, best=None, others=[])
+    matches: list[Match] = []
+    for algorithm in ALGORITHMS:
+        counts = range(1, steps + 1) if algorithm.iterates else [0]
+        tried = [_match(algorithm, count, fit, judge, level, seed) for count in counts]
+        known = [one for one in tried if one is not None]
+        if known:
+            least = min(one.distance for one in known)
+            # more steps of a smaller size can tie; fewer are the simpler account
+            matches.append(next(one for one in known if one.distance <= SLACK * least + ROUNDING))
+    descent = next((one for one in matches if one.algorithm == "gradient descent"), None)
+    if descent is not None:
+        matches.append(_preconditioned(descent, fit, judge, level, seed))
+    least = min(one.distance for one in matches)
+    best = next(one for one in matches if one.distance <= SLACK * least + ROUNDING)
+    return Loop(loop=loop, best=best, others=sorted(matches, key=lambda one: one.distance))
+
+
+def _half(prompt: Prompt, answers: Answers, part: slice) -> _Half:
+    own = Answers(answers.predictions[part], answers.gradients[part])
+    sizes = float(own.predictions.square().mean()), float(own.gradients.square().sum(-1).mean())
+    return _Half(prompt.rows(part), own, sizes)
+
+
+def _apart(half: _Half, given: Answers) -> Float[Tensor, "batch 2"]:
+    """Relative squared distances prompt by prompt, of predictions and of gradients."""
+    one = (half.answers.predictions - given.predictions).square() / half.sizes[0]
+    other = (half.answers.gradients - given.gradients).square().sum(-1) / half.sizes[1]
+    return torch.stack([one, other], -1)
+
+
+def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: float, seed: int) -> Match | None:
+    """The algorithm with its best parameters; None where nothing finite comes out."""
+
+    def residuals(values: Tensor) -> Tensor:
+        given = algorithm.answers(fit.prompt, steps, values)
+        one = (given.predictions - fit.answers.predictions) / fit.sizes[0] ** 0.5
+        other = (given.gradients - fit.answers.gradients) / fit.sizes[1] ** 0.5
+        return torch.cat([one, other.flatten()])
+
+    best = levenberg(residuals, algorithm.starts(fit.prompt, steps))
+    if best is None:
+        return None
+    given = algorithm.answers(judge.prompt, steps, best)
+    return _judged(algorithm.name, steps, algorithm.named(best), judge, given, level, seed)
+
+
+def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed: int) -> Match:
+    """Gradient descent with a matrix for a rate, the same in every step: as many steps as plain descent has at best."""
+    d, steps = fit.prompt.d, descent.steps
+    matrix = (descent.parameters["rate"] * torch.eye(d).to(fit.prompt.xs)).requires_grad_()
+    optimizer = torch.optim.LBFGS(
+        [matrix], max_iter=100, tolerance_grad=1e-14, tolerance_change=1e-16, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = _apart(fit, preconditioned_answers(fit.prompt, steps, matrix)).mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)  # type: ignore[arg-type]
+    given = preconditioned_answers(judge.prompt, steps, matrix.detach())
+    values = torch.linalg.svdvals(matrix.detach())
+    named = {"smallest": float(values[-1]), "largest": float(values[0])}
+    return _judged("preconditioned descent", steps, named, judge, given, level, seed)
+
+
+def _judged(
+    name: str, steps: int, named: dict[str, float], half: _Half, given: Answers, level: float, seed: int
+) -> Match:
+    apart = _apart(half, Answers(given.predictions.detach(), given.gradients.detach()))
+    interval = bootstrap(apart.mean(-1)[:, None], level=level, seed=seed)
+    mean, low, high = (max(float(part), 0.0) ** 0.5 for part in interval)
+    both = apart.mean(0).sqrt().tolist()
+    return Match(
+        algorithm=name,
+        steps=steps,
+        parameters=named,
+        distance=mean,
+        low=low,
+        high=high,
+        predictions=both[0],
+        gradients=both[1],
+    )
+
+
+def levenberg(
+    residuals: Callable[[Tensor], Tensor], starts: Float[Tensor, "starts parameters"], *, iterations: int = 60
+) -> Float[Tensor, " parameters"] | None:
+    """Least squares over a few parameters by Levenberg and Marquardt, from the best of several starts.
+
+    v <- v - (J'J + damping diag(J'J))^{-1} J'r
+    """
+    sizes = torch.stack([residuals(start).square().sum().nan_to_num(math.inf, math.inf) for start in starts])
+    if not bool(sizes.isfinite().any()):
+        return None
+    values, size, damping = starts[int(sizes.argmin())].clone(), float(sizes.min()), 1e-3
+    for _ in range(iterations):
+        now = residuals(values)
+        slopes = torch.func.jacfwd(residuals)(values)
+        curvature, slope = slopes.T @ slopes, slopes.T @ now
+        if not bool(curvature.isfinite().all()):
+            break
+        for _ in range(12):
+            tiny = 1e-300 * torch.eye(len(values)).to(values)
+            damped = curvature + damping * curvature.diagonal().diag() + tiny
+            moved = values - torch.linalg.lstsq(damped, slope[:, None]).solution[:, 0]
+            new = float(residuals(moved).square().sum().nan_to_num(math.inf, math.inf))
+            if new < size:
+                break
+            damping *= 4
+        else:
+            break
+        gained, values, size, damping = size - new, moved, new, damping / 8
+        if gained <= 1e-14 * size or size < 1e-28:
+            break
+    return values

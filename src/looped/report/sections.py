@@ -1,0 +1,72 @@
+"""The parts of the page about figures of the papers and about theorems."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from looped.report import plots
+from looped.report.drawing import Figures, blank
+from looped.report.numbers import duration, number
+from looped.reproduce import Result
+
+VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
+"""Every verdict on a theorem, in the order of the counts, and its colour."""
+CLAIM_VERDICTS = {"holds": "good", "fails": "bad", "not judged": "note"}
+
+
+def result_section(result: Result, figures: Figures) -> dict[str, Any]:
+    """A reproduced figure: the drawing, the paper's claims beside it, and where the numbers come from."""
+    figure, origin = result.figure, result.provenance
+    with blank((6.4, 3.6)) as canvas:
+        figure.draw(canvas, result.data)
+    claims = [
+        {
+            **claim.to_data(),
+            "spread": "" if claim.low is None or claim.high is None else f"{number(claim.low)} to {number(claim.high)}",
+            "kind": CLAIM_VERDICTS[claim.verdict],
+        }
+        for claim in result.claims
+    ]
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "scale": result.scale,
+        "svg": figures(canvas, f"{figure.name}: {figure.title}"),
+        "claims": claims,
+        "origin": f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}",
+    }
+
+
+def theorems_section(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
+    """Rows of `looped verify --json`, by paper, with counts of the verdicts and a small plot each."""
+    counts = Counter(row["verdict"] for row in rows)
+    papers: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        papers.setdefault(row["paper"], []).append(_theorem(row, figures))
+    return {
+        "total": len(rows),
+        "seconds": duration(sum(row["seconds"] for row in rows)),
+        "counts": [
+            (counts[name], name if counts[name] == 1 else name.replace("s", "", 1), kind if counts[name] else "none")
+            for name, kind in VERDICTS.items()
+            if counts[name] or name == "fails"
+        ],
+        "papers": list(papers.items()),
+    }
+
+
+def _theorem(row: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
+    plot, margin, holds = row.get("plot"), row.get("margin"), row["verdict"].startswith("holds")
+    title = f"{row['name']}: measured {number(row['measured'])} against a bound of {number(row['bound'])}."
+    return {
+        **{key: row[key] for key in ("name", "statement", "measured", "bound", "verdict")},
+        "form": "" if row.get("form", "as stated") == "as stated" else row["form"],
+        "instance": row.get("instance", ""),
+        "bound_is": "tolerance" if row.get("bound_is") == "numerical tolerance" else "",
+        "relation": {True: "≥ ", False: "≤ "}.get(row.get("at_least"), ""),  # type: ignore[arg-type]
+        "margin": number(margin, 2) if margin is not None else "∞" if holds else "–",
+        "kind": VERDICTS.get(row["verdict"], "bad"),
+        "svg": figures(plots.bound_figure(plot), title) if plot else "",
+    }

@@ -1,0 +1,81 @@
+"""`looped reproduce`: figures measured once, drawn, judged; bad names are one line and exit 2."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from looped.cli import app, main
+from looped.cli.reproduce import KEYS, reproduce
+
+if "reproduce" not in [command.name for command in app.registered_commands]:
+    app.command("reproduce")(reproduce)
+
+
+@pytest.fixture
+def call(capsys):
+    def run(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run
+
+
+def test_a_figure_is_measured_drawn_and_judged(call, tmp_path):
+    code, out, error = call("reproduce", "chen24.fig1", "--scale", "cpu", "--out", tmp_path, "--device", "cpu")
+    assert code == 0  # one of its claims fails, which is a result
+    assert out == ""
+    assert re.search(r"4 claims, \d hold", error)
+    kept = json.loads((tmp_path / "chen24.fig1.cpu.json").read_text())
+    assert {claim["verdict"] for claim in kept["claims"]} == {"holds", "fails"}
+    assert kept["provenance"]["seconds"] > 0
+    assert (tmp_path / "figures" / "chen24.fig1.cpu.png").read_bytes().startswith(b"\x89PNG")
+    drawing = (tmp_path / "figures" / "chen24.fig1.cpu.svg").read_text()
+    ElementTree.fromstring(drawing)
+    assert "loops T" in drawing
+    assert "#0b5fa5" in drawing  # the house's colours
+
+
+def test_json_has_the_claims_and_a_kept_result_is_not_measured_again(call, tmp_path):
+    where = ("--scale", "smoke", "--out", tmp_path, "--device", "cpu", "--json")
+    code, out, error = call("reproduce", "chen24", "gatmiry24.fig2", *where)
+    assert code == 0
+    assert error == ""
+    claims = json.loads(out)
+    assert [set(claim) for claim in claims] == [set(KEYS)] * len(claims)
+    assert {claim["verdict"] for claim in claims} == {"not judged"}
+    assert {claim["id"].split(".")[0] for claim in claims} == {"chen24", "gatmiry24"}
+    file = tmp_path / "chen24.fig1.smoke.json"
+    first = json.loads(file.read_text())
+    first["data"]["kappa"][0][0] = 123.0
+    file.write_text(json.dumps(first))
+    call("reproduce", "chen24", *where)
+    assert json.loads(file.read_text())["data"]["kappa"][0][0] == 123.0
+    call("reproduce", "chen24", *where, "--again")
+    assert json.loads(file.read_text())["data"]["kappa"][0][0] != 123.0
+
+
+def test_quiet_says_nothing(call, tmp_path):
+    assert call("reproduce", "chen24", "--scale", "smoke", "--out", tmp_path, "--quiet") == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("chen24.fig2",), "no figure is called `chen24.fig2`"),
+        (("chen25",), "no figure is called `chen25`"),
+        (("chen24", "--scale", "large"), "has no scale `large`"),
+        (("chen24", "--device", "tpu"), "`--device` must be"),
+    ],
+)
+def test_bad_input_is_one_line(call, tmp_path, arguments, expected):
+    code, out, error = call("reproduce", *arguments, "--out", tmp_path)
+    assert (code, out) == (2, "")
+    assert error.startswith("looped: ")
+    assert error.count("\n") == 1
+    assert expected in error
+    assert not (tmp_path / "figures").exists()

@@ -88,6 +88,10 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        for name in ("depth", "dims", "active_points"):
+            schedule = getattr(self, name)
+            if schedule is not None and schedule(0, self.steps) < 1:
+                raise ValueError(f"`{name}` must start at 1 or more; got {schedule(0, self.steps)}.")
         if self.pool is not None and self.dims is not None:
             raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
         if self.average is not None and not 0 < self.average < 1:

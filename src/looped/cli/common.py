@@ -30,6 +30,11 @@ messages = Console(stderr=True, soft_wrap=True)
 """Everything for people goes to standard error; standard output is for results."""
 
 
+def say(text: str) -> None:
+    """A line for people; brackets in a path are a path's, not markup."""
+    messages.print(text, markup=False)
+
+
 def pick_device(name: str) -> torch.device:
     """The device of that name, if this machine has it."""
     if name == "auto":

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.common import Json, Quiet, messages, print_json
+from looped.cli.common import Json, Quiet, print_json, say
 from looped.config import nearest
 from looped.constructions.ready import READY
 from looped.models.loop import check_loops
@@ -37,4 +37,4 @@ def construct(
     if json:
         print_json({"run": str(run.path), "name": name, "parameters": run.model().num_parameters})
     elif not quiet:
-        messages.print(f"{run.path}: {name}. Next: looped evaluate {run.path} --points {examples + 1}")
+        say(f"{run.path}: {name}. Next: looped evaluate {run.path} --points {examples + 1}")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.common import Json, Out, Quiet, messages, print_json
+from looped.cli.common import Json, Out, Quiet, messages, print_json, say
 from looped.cli.evaluate import table
 from looped.cli.train import train_with_bar
 from looped.evaluation.curves import evaluate
@@ -72,7 +72,7 @@ def demo(
     if json:
         print_json(figures)
     elif not quiet:
-        messages.print(
+        say(
             f"Error at k={2 * clean.task.d} examples: {figures['error_k2d']:.4f} after {clean.model.loops} loops, "
             f"{figures['error_k2d_4x_loops']:.4f} after {4 * clean.model.loops} (predicting zero: 1). Report: {page}"
         )

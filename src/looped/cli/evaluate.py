@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from looped.cli.common import Code, Device, Json, Quiet, Set, messages, pick_device, print_json
+from looped.cli.common import Code, Device, Json, Quiet, Set, messages, pick_device, print_json, say
 from looped.cli.train import handed_over
 from looped.config import override
 from looped.evaluation.curves import Evaluation
@@ -60,7 +60,7 @@ def evaluate(
         print_json({"run": run, "name": title, "saved": str(saved), **result.to_data()})
     elif not quiet:
         messages.print(table(result, title))
-        messages.print(f"Saved in {saved}. Next: looped report {opened.path}")
+        say(f"Saved in {saved}. Next: looped report {opened.path}")
 
 
 def table(result: Evaluation, title: str) -> Table:

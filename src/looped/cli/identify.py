@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json
+from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json, say
 from looped.cli.train import handed_over
 from looped.evaluation.identify import Identification
 from looped.evaluation.identify import identify as find
@@ -49,7 +49,7 @@ def identify(
         print_json(data)
     elif not quiet:
         messages.print(table(found))
-        messages.print(f"Saved in {opened.path / 'identify.json'}.")
+        say(f"Saved in {opened.path / 'identify.json'}.")
 
 
 def table(found: Identification) -> Table:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.common import Code, Json, Quiet, messages, print_json
+from looped.cli.common import Code, Json, Quiet, print_json, say
 from looped.cli.train import handed_over
 from looped.files import read_json
 from looped.report.page import write_report
@@ -39,7 +39,7 @@ def report(
     if json:
         print_json({"report": str(page), "runs": [str(run.path) for run in runs]})
     elif not quiet:
-        messages.print(f"{page}: {len(runs)} run(s).")
+        say(f"{page}: {len(runs)} run(s).")
 
 
 def run_folders(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json
+from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
 from looped.report.drawing import blank, save_figure
 from looped.reproduce import Result, select
 from looped.reproduce import reproduce as run
@@ -56,7 +56,7 @@ def reproduce(
         print_json([{key: claim.to_data()[key] for key in KEYS} for result in results for claim in result.claims])
     elif not quiet:
         messages.print(table(results))
-        messages.print(f"Numbers in {out}, figures in {Path(out) / 'figures'}.")
+        say(f"Numbers in {out}, figures in {Path(out) / 'figures'}.")
 
 
 def draw(result: Result, out: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from looped.cli.common import Code, Device, Json, Out, Quiet, Set, messages, pick_device, print_json, training_bar
+from looped.cli.common import Code, Device, Json, Out, Quiet, Set, pick_device, print_json, say, training_bar
 from looped.config import code_of, override
 from looped.experiment import Experiment, TrainConfig
 from looped.recipes import experiment as find_experiment
@@ -61,8 +61,8 @@ def train(
         print_json(summaries if seeds is not None else summaries[0])
     elif not quiet:
         for one in summaries:
-            messages.print(f"{one['run']}: loss {one['loss']:.4f}, error {one['error']:.4f} after {one['step']} steps.")
-        messages.print(f"Next: looped evaluate {runs[0].path}")
+            say(f"{one['run']}: loss {one['loss']:.4f}, error {one['error']:.4f} after {one['step']} steps.")
+        say(f"Next: looped evaluate {runs[0].path}")
 
 
 def train_with_bar(
@@ -120,4 +120,4 @@ def import_file(
     if json:
         print_json({"run": str(run.path), "taken_as": taken, "parameters": run.model().num_parameters})
     elif not quiet:
-        messages.print(f"{run.path}: {taken}.")
+        say(f"{run.path}: {taken}.")

@@ -222,7 +222,7 @@ def _judged(
 
 
 def levenberg(
-    residuals: Callable[[Tensor], Tensor], starts: Float[Tensor, "starts parameters"], *, iterations: int = 60
+    residuals: Callable[[Tensor], Tensor], starts: Float[Tensor, "starts parameters"], *, iterations: int = 40
 ) -> Float[Tensor, " parameters"] | None:
     """Least squares over a few parameters by Levenberg and Marquardt, from the best of several starts.
 
@@ -249,6 +249,6 @@ def levenberg(
         else:
             break
         gained, values, size, damping = size - new, moved, new, damping / 8
-        if gained <= 1e-14 * size or size < 1e-28:
+        if gained <= 1e-4 * size or size < 1e-28:
             break
     return values

@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -89,6 +90,8 @@ class Run:
         write_tensors(checkpoint_path(self.path, checkpoint.step), checkpoint.tensors, about)
         for step in self.steps[:-keep]:
             checkpoint_path(self.path, step).unlink()
+        for torn in (self.path / "checkpoints").glob(".*.tmp"):  # what a kill left of an earlier write
+            torn.unlink()
 
     def model(self, device: torch.device | str = "cpu") -> LoopedModel:
         """The trained model in evaluation mode: the averaged weights where the run keeps them, else the last ones."""
@@ -187,9 +190,7 @@ def provenance(device: torch.device | str) -> dict[str, Any]:
     """Where and how this process runs."""
     device = torch.device(device)
     return {
-        "command": " ".join(["looped", *sys.argv[1:]])
-        if Path(sys.argv[0]).name == "looped"
-        else Path(sys.argv[0]).name,
+        "command": command(),
         "commit": commit(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
         "threads": torch.get_num_threads(),
@@ -198,16 +199,25 @@ def provenance(device: torch.device | str) -> dict[str, Any]:
     }
 
 
+def command() -> str:
+    """What was typed: the `looped` command with its arguments, or the name of the script."""
+    name = Path(sys.argv[0]).name
+    return shlex.join(["looped", *sys.argv[1:]]) if name in ("looped", "__main__.py") else name
+
+
 @functools.cache
 def commit() -> str | None:
-    """The commit of the checkout this library runs from, with a + where files differ; None outside one."""
+    """The commit of the checkout this library runs from, with a + where files differ.
+
+    Outside a checkout, such as on a borrowed GPU, it is what LOOPED_COMMIT says, or None.
+    """
     try:
         arguments = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "check": True}
         head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **arguments).stdout.strip()
         changed = subprocess.run(["git", "status", "--porcelain", "-uno"], **arguments).stdout.strip()
         return head + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("LOOPED_COMMIT")
 
 
 def cpu_name() -> str:

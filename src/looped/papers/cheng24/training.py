@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.experiment import OptimizerConfig
+from looped.functional.attention import softmax
 from looped.functional.schedules import Trapezoid
 from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
@@ -115,7 +116,7 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
         return prepare(_join([pool.sample(sizes["batch"]) for pool in pools]), heads)
 
     def loss(model: Any, batch: Any) -> Tensor:
-        return in_context_loss(weights_of(model, first.transform), heads, batch)
+        return in_context_loss(weights_of(model, first.n), heads, batch)
 
     optimizer, clip = optimiser(sizes["optimizer"], first.layers)
     trained = train_family(
@@ -127,13 +128,13 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
         optimizer=optimizer,
         clip=clip,
         log_every=max(1, sizes["steps"] // sizes["kept"]),
-        watch=lambda model: distances(model, roots, first.transform),
+        watch=lambda model: distances(model, roots),
     )
     assert trained.watched is not None
     watched = trained.watched.double().cpu()
     tests = [_test(source, sizes["test"], device) for source in sources]
     with torch.no_grad():
-        weights, found = weights_of(trained.family, first.transform), []
+        weights, found = weights_of(trained.family, first.n), []
         for index, (prompt, _) in enumerate(tests):
             own = [HeadWeights(*(None if part is None else part[index : index + 1] for part in one)) for one in weights]
             guess = predictions(own, heads, prepare(prompt, heads))[0]  # type: ignore[arg-type]
@@ -167,23 +168,29 @@ def optimiser(given: Mapping[str, Any], layers: int) -> tuple[OptimizerConfig, C
     return config, Clip(norm=norms, over="layer")
 
 
-def weights_of(model: Any, transform: bool) -> list[HeadWeights]:
-    """The heads' weights, with M = B'C."""
-    return [
-        head_weights(head.key, head.query, head.label, head.transform if transform else None) for head in model.heads
-    ]
+def weights_of(model: Any, n: int) -> list[HeadWeights]:
+    """The heads' weights, with M = B'C, and with A and r divided by the number of examples unless h is the softmax.
+
+    Sums over n examples have A and r of the order of 1/n: this way the same rate suits all weights.
+    """
+    found = []
+    for head in model.heads:
+        scale = 1.0 if head.head.kernel is softmax else 1 / n
+        transform = scale * head.transform if hasattr(head, "transform") else None
+        found.append(head_weights(head.key, head.query, scale * head.label, transform))
+    return found
 
 
-def distances(model: Any, roots: Float[Tensor, "models d d"], transform: bool) -> Float[Tensor, "models matrices"]:
+def distances(model: Any, roots: Float[Tensor, "models d d"]) -> Float[Tensor, "models matrices"]:
     """dist(M, I) of Sigma^{1/2} B'C Sigma^{1/2} in every layer, then of A in all layers but the last, first head.
 
         dist(M, I) = min_a |M - a I| / |M|
 
     Ref: cheng24, Fig. 3 and App. H.2. The last A has no effect on the prediction and so never moves.
     """
-    head = weights_of(model, transform)[0]
+    head = weights_of(model, 1)[0]
     found = [to_identity(roots[:, None] @ head.score @ roots[:, None])]
-    if transform and head.transform is not None:
+    if head.transform is not None:
         found.append(to_identity(head.transform[:, :-1]))
     return torch.cat(found, 1)
 

@@ -11,6 +11,7 @@ from looped import __version__
 from looped.cli.construct import construct
 from looped.cli.demo import demo
 from looped.cli.evaluate import evaluate
+from looped.cli.identify import identify
 from looped.cli.listing import list_all
 from looped.cli.report import report
 from looped.cli.reproduce import reproduce
@@ -32,6 +33,7 @@ for name, command in {
     "import": import_file,
     "construct": construct,
     "evaluate": evaluate,
+    "identify": identify,
     "verify": verify,
     "reproduce": reproduce,
     "report": report,

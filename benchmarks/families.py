@@ -89,7 +89,7 @@ def one_step(batch: int) -> float:
         return prompt.xs[:, :-1].mT @ prompt.xs[:, :-1] / N
 
     def fast_loss(covariance: Tensor) -> Tensor:
-        left = residual(score[None], [DEPTH], covariance, ones, w)[0]
+        left = residual(score[None], [DEPTH], covariance[None], ones, w[None])[0]
         return (left * prompt.xs[:, -1]).sum(-1).square().mean() / D
 
     kept = covariances()

@@ -6,11 +6,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from looped.cli import app, main
-from looped.cli.reproduce import KEYS, reproduce
-
-if "reproduce" not in [command.name for command in app.registered_commands]:
-    app.command("reproduce")(reproduce)
+from looped.cli import main
+from looped.cli.reproduce import KEYS
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def test_fast_path_is_the_models_own_forward(layers):
     # labels again, in float64
     prompt = Prompt(prompt.xs, torch.einsum("bnd,bd->bn", prompt.xs, w))
     z = prompt.xs[:, :-1] / s.sqrt()[:, None, None]
-    left = losses.residual(score, depths, z.mT @ z / N, s[None], w)
+    left = losses.residual(score, depths, (z.mT @ z / N)[None], s[None], w[None])
     fast = torch.einsum("bd,mbd->mb", prompt.xs[:, -1], w - left)
     for index, loops in enumerate(depths):
         own = model_of(score[index], loops).predict(prompt)[:, 0]
@@ -58,7 +58,7 @@ def test_fast_gradients_are_the_models_own():
     score = scores(2, 3).requires_grad_()
     w = torch.randn(9, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     scale = torch.rand(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 1
-    fast = torch.autograd.grad(losses.sampled_loss(score, [3, 2], covariance, scale, w).sum(), score)[0]
+    fast = torch.autograd.grad(losses.sampled_loss(score, [3, 2], covariance[None], scale, w[None]).sum(), score)[0]
     total = torch.zeros((), dtype=torch.float64)
     for index, layers in enumerate([3, 2]):
         e = w
@@ -99,7 +99,9 @@ def test_covariance_loss_is_the_mean_over_weights():
     score, covariance = scores(2, 2), wishart(5, N, D, torch.Generator().manual_seed(0)).double()
     scale = torch.full((1, 5), 1.7, dtype=torch.float64)
     axes = torch.eye(D, dtype=torch.float64)
-    each = [losses.residual(score, [2, 1], covariance, scale, one.expand(5, D)).square().sum(-1) for one in axes]
+    each = [
+        losses.residual(score, [2, 1], covariance[None], scale, one.expand(1, 5, D)).square().sum(-1) for one in axes
+    ]
     found = losses.covariance_loss(score, [2, 1], covariance, scale)
     torch.testing.assert_close(found, torch.stack(each).sum(0) / D, rtol=1e-10, atol=1e-12)
 
@@ -115,7 +117,9 @@ def test_windows_integrate_polynomials_over_the_union(half):
     points, weights = best.windows(centres, half, nodes=4)
     sampled = IsotropicRegression(d=2, centres=centres, half=half).scales(200_000, torch.Generator().manual_seed(0))
     for power in (1, 2, 7):
-        assert float((weights * points**power).sum()) == pytest.approx(float(sampled.double().pow(power).mean()), rel=0.02)
+        assert float((weights * points**power).sum()) == pytest.approx(
+            float(sampled.double().pow(power).mean()), rel=0.02
+        )
 
 
 def test_best_rates_against_least_squares():
@@ -127,9 +131,15 @@ def test_best_rates_against_least_squares():
         solution = np.linalg.lstsq(powers, -root, rcond=None)[0]
         expected = float(((root + powers @ solution) ** 2).sum())
         assert best.loss_of(best.best_rates(nodes, layers), nodes) == pytest.approx(expected, rel=1e-6)
-        found = scipy.optimize.minimize_scalar(lambda a: ((root * (1 - a * x) ** layers) ** 2).sum(), bounds=(0, 1))
+
+        def one_rate(a: float, power: int = 2 * layers) -> float:
+            return float((root**2 * (1 - a * x) ** power).sum())
+
+        found = scipy.optimize.minimize_scalar(one_rate, bounds=(0, 1))
         rate = best.best_rate(nodes, layers)
-        assert best.loss_of(torch.full((layers,), rate, dtype=torch.float64), nodes) == pytest.approx(found.fun, rel=1e-6)
+        assert best.loss_of(torch.full((layers,), rate, dtype=torch.float64), nodes) == pytest.approx(
+            found.fun, rel=1e-6
+        )
     few = best.windows([1.0, 8.0], 0.0, nodes=3)
     assert best.loss_of(best.best_rates(few, 4), few) < 1e-25
 
@@ -155,8 +165,26 @@ def test_prompts_have_the_members_covariances():
     covariance, s, w = Prompts(members, sizes, torch.device("cpu"))(0)
     assert set(s[0].tolist()) == {1.0, 8.0}
     assert 1 <= float(s[1].min()) < 1.01 < 3.99 < float(s[1].max()) <= 4
-    torch.testing.assert_close(covariance.mean(0), torch.eye(D), atol=0.05, rtol=0)
-    torch.testing.assert_close(w.mT @ w / 4000, torch.eye(D), atol=0.1, rtol=0)
+    torch.testing.assert_close(covariance.mean((0, 1)), torch.eye(D), atol=0.05, rtol=0)
+    torch.testing.assert_close(w[0].mT @ w[0] / 4000, torch.eye(D), atol=0.1, rtol=0)
+
+
+def test_each_seed_has_its_own_prompts():
+    """Models of one seed share prompts, models of two do not; a family of seeds equals each group by itself."""
+    members = [Member(depth=L, seed=seed, **mixture(2)) for L in (2, 1) for seed in (0, 1)]
+    covariance, s, w = Prompts(members, {"d": D, "n": N, "batch": 6, "prompt_seed": 0}, torch.device("cpu"))(0)
+    assert not torch.equal(w[0], w[1])
+    assert torch.equal(s[0], s[2])
+    assert not torch.equal(s[0], s[1])
+    score = scores(4, 2).float()
+    together = losses.sampled_loss(score, [2, 2, 1, 1], covariance, s, w)
+    for index, depth_of in enumerate([2, 2, 1, 1]):
+        seed = slice(index % 2, index % 2 + 1)
+        one = slice(index, index + 1)
+        alone = losses.sampled_loss(score[one], [depth_of], covariance[seed], s[one], w[seed])
+        torch.testing.assert_close(together[one], alone)
+    with pytest.raises(ValueError, match="in turn"):
+        Prompts(members[::-1], {"prompt_seed": 0}, torch.device("cpu"))
 
 
 def test_training_reaches_the_best_polynomial_in_the_exact_setting():
@@ -251,12 +279,13 @@ def test_chebyshev_judges_can_hold_and_fail(measured):
     for kind in chebyshev.KINDS:
         data[kind]["loss"] = [data["best"]]
         data[kind]["largest"] = [[(a * b) ** 0.5 for a, b in zip(data["lower"], data["upper"], strict=True)]]
-        data[kind]["rates"], data[kind]["off_identity"] = data["chebyshev_rates"], [0.0] * 2
+        data[kind]["eigenvalues"] = [[rate] * 3 for rate in data["chebyshev_rates"]]
+    data["best_rates"] = data["chebyshev_rates"]
     assert set(verdicts(chebyshev.beyond_chebyshev, data).values()) == {"holds"}
     for kind in chebyshev.KINDS:
         data[kind]["loss"] = [[1.2 * one for one in data["best"]]]
         data[kind]["largest"] = [[0.9 * one for one in data["lower"]]]
-        data[kind]["off_identity"] = [0.0, 0.2]
+        data[kind]["eigenvalues"][0][1] *= 1.2
     assert set(verdicts(chebyshev.beyond_chebyshev, data).values()) == {"fails"}
 
 

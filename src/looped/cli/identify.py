@@ -56,7 +56,8 @@ def table(found: Identification) -> Table:
     """One line a loop: the nearest algorithm with its parameters, its distance, and the next best."""
     rows = Table(title=f"{found.prompts} prompts of {found.examples} examples, {found.level:.0%} intervals")
     for column in ("loop", "algorithm", "steps", "parameters", "distance", "interval", "runner-up"):
-        rows.add_column(column, justify="right" if column in ("loop", "steps", "distance") else "left")
+        right = column in ("loop", "steps", "distance")
+        rows.add_column(column, justify="right" if right else "left", no_wrap=column == "algorithm")
     for one in found.loops:
         if one.best is None:
             rows.add_row(str(one.loop), "answers 0, or nothing finite", "", "", "", "", "")

@@ -117,7 +117,7 @@ def _intervals(prompt: Prompt, steps: int) -> Tensor:
 
 def _chebyshev(prompt: Prompt, steps: int, values: Tensor) -> Answers:
     low, spread = values.exp()
-    weights = chebyshev_iteration(*_examples(prompt), steps=steps, low=low, high=low + spread)[-1]  # type: ignore
+    weights = chebyshev_iteration(*_examples(prompt), steps=steps, low=low, high=low + spread)[-1]
     return _linear(prompt, weights)
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.functional import jvp
 
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
@@ -234,7 +235,7 @@ def levenberg(
     values, size, damping = starts[int(sizes.argmin())].clone(), float(sizes.min()), 1e-3
     for _ in range(iterations):
         now = residuals(values)
-        slopes = torch.func.jacfwd(residuals)(values)
+        slopes = torch.stack([jvp(residuals, values, unit)[1] for unit in torch.eye(len(values)).to(values)], -1)
         curvature, slope = slopes.T @ slopes, slopes.T @ now
         if not bool(curvature.isfinite().all()):
             break

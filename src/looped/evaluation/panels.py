@@ -61,6 +61,6 @@ def finish(figure: Figure, *, columns: int = 4) -> None:
         ax.grid(axis="y", color=matplotlib.rcParams["text.color"], alpha=0.12, linewidth=0.6)
         ax.set_axisbelow(True)
         handles, labels = ax.get_legend_handles_labels()
-        found = {**dict(zip(labels, handles, strict=True)), **found}
+        found = found | {label: handle for label, handle in zip(labels, handles, strict=True) if label not in found}
     options: dict[str, Any] = {"handlelength": 2.6, "columnspacing": 1.4, "borderpad": 0}
     figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns, **options)

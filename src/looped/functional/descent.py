@@ -109,7 +109,12 @@ def functional_descent(
 
 
 def chebyshev_iteration(
-    xs: Float[Tensor, "batch n d"], ys: Float[Tensor, "batch n"], *, steps: int, low: float, high: float
+    xs: Float[Tensor, "batch n d"],
+    ys: Float[Tensor, "batch n"],
+    *,
+    steps: int,
+    low: float | Tensor,
+    high: float | Tensor,
 ) -> Float[Tensor, "kept batch d"]:
     """Chebyshev semi-iteration: every iterate is the best its degree allows for eigenvalues of X'X in [low, high].
 

@@ -1,6 +1,6 @@
 """Products of one small matrix a prompt, prompts last: every inner loop runs over prompts, so it vectorises.
 
-A stack of matrices is `(rows, columns, models, prompts)`. A batched product of 15 x 5 matrices spends its time on
+A stack of matrices is `(models, rows, columns, prompts)`. A batched product of 15 x 5 matrices spends its time on
 calls and ragged ends; here it is a few multiply-adds of long contiguous rows.
 """
 
@@ -43,8 +43,8 @@ class Arena:
 
 
 def product(
-    left: Float[Tensor, "p k *#some"], right: Float[Tensor, "k q *#some"], arena: Arena | None = None
-) -> Float[Tensor, "p q *all"]:
+    left: Float[Tensor, "models p k c"], right: Float[Tensor, "models k q c"], arena: Arena | None = None
+) -> Float[Tensor, "models p q c"]:
     """The matrix product, prompt by prompt.
 
     out_pq = sum_k left_pk right_kq
@@ -53,44 +53,47 @@ def product(
 
 
 def each(
-    matrix: Float[Tensor, "models p k"], right: Float[Tensor, "q k models c"], arena: Arena | None = None
-) -> Float[Tensor, "q p models c"]:
-    """Each model's matrix times each row of `right`: row_q <- matrix row_q."""
-    return product(right, matrix.permute(2, 1, 0)[..., None], arena)
+    matrix: Float[Tensor, "models p k"], columns: Float[Tensor, "models k q c"], arena: Arena | None = None
+) -> Float[Tensor, "models p q c"]:
+    """Each model's matrix times its prompts' matrices, as one long product."""
+    models, p, _ = matrix.shape
+    tail = columns.shape[2:]
+    flat = columns.reshape(models, columns.shape[1], -1)
+    out = None if arena is None else arena.take(models, p, flat.shape[-1])
+    return torch.bmm(matrix, flat, out=out).view(models, p, *tail)
 
 
-def outer(left: Float[Tensor, "q p models c"], right: Float[Tensor, "q k models c"]) -> Float[Tensor, "models p k"]:
-    """The sum over rows and prompts of left_q right_q', model by model."""
-    models = left.shape[2]
-    one, other = (part.permute(2, 1, 0, 3).reshape(models, part.shape[1], -1) for part in (left, right))
+def outer(left: Float[Tensor, "models p q c"], right: Float[Tensor, "models k q c"]) -> Float[Tensor, "models p k"]:
+    """The sum over prompts of left right', model by model."""
+    one, other = (part.reshape(*part.shape[:2], -1) for part in (left, right))
     return torch.bmm(one, other.mT)
 
 
-def to_last(rows: Float[Tensor, "models c p q"]) -> Float[Tensor, "p q models c"]:
-    """Prompts from the front to the end, laid out anew."""
-    return rows.permute(2, 3, 0, 1).contiguous()
+def to_last(rows: Float[Tensor, "models c p q"]) -> Float[Tensor, "models p q c"]:
+    """Prompts from behind the models to the end, laid out anew."""
+    return rows.permute(0, 2, 3, 1).contiguous()
 
 
 def _by_terms(left: Tensor, right: Tensor, arena: Arena | None = None) -> Tensor:
-    (one, other), *terms = zip(left.unsqueeze(2).unbind(1), right.unbind(0), strict=True)
+    (one, other), *terms = zip(left.unsqueeze(3).unbind(2), right.unsqueeze(1).unbind(2), strict=True)
     if arena is None:
         out = one * other
     else:
-        out = torch.mul(one, other, out=arena.take(len(left), right.shape[1], *left.shape[2:]))
+        out = torch.mul(one, other, out=arena.take(*left.shape[:2], *right.shape[2:]))
     for one, other in terms:
         out.addcmul_(one, other)
     return out
 
 
 def _at_once(left: Tensor, right: Tensor) -> Tensor:
-    return (left[:, :, None] * right[None]).sum(1)
+    return (left[:, :, :, None] * right[:, None]).sum(2)
 
 
 @functools.cache
 def _on_gpu() -> Callable[[Tensor, Tensor], Tensor]:
     """One compiled kernel that never writes the terms; where it cannot be compiled, one term after the other."""
     compiled = torch.compile(_at_once, dynamic=True)
-    sample = torch.ones(2, 3, 1, 5, device="cuda"), torch.ones(3, 2, 1, 5, device="cuda")
+    sample = torch.ones(1, 2, 3, 5, device="cuda"), torch.ones(1, 3, 2, 5, device="cuda")
     try:
         compiled(*sample)
     except Exception as error:  # whatever the compiler's own trouble is, the result does not depend on it

@@ -19,19 +19,19 @@ from looped.models.batch_last import to_last
 class Moments(NamedTuple):
     """What linear attention reads of a prompt, prompts last."""
 
-    second: Float[Tensor, "d d models c"]
+    second: Float[Tensor, "models d d c"]
     """S = X'X of the examples."""
-    cross: Float[Tensor, "1 d models c"]
-    """b' = y'X of the examples, a row."""
-    query: Float[Tensor, "1 d models c"]
-    """x_q', a row."""
+    cross: Float[Tensor, "models d 1 c"]
+    """b = X'y of the examples, a column."""
+    query: Float[Tensor, "models d 1 c"]
+    """x_q, a column."""
 
 
 def moments(xs: Float[Tensor, "models c tokens d"], ys: Float[Tensor, "models c tokens"]) -> Moments:
     """Of the examples, the last pair being the query."""
-    examples, labels = to_last(xs[..., :-1, :]), to_last(ys[..., :-1, None])
-    second = batch_last.product(examples.transpose(0, 1), examples)
-    return Moments(second, batch_last.product(labels.transpose(0, 1), examples), to_last(xs[..., -1:, :]))
+    examples, labels = to_last(xs[..., :-1, :].mT), to_last(ys[..., :-1, None])
+    second = batch_last.product(examples, examples.transpose(1, 2))
+    return Moments(second, batch_last.product(examples, labels), to_last(xs[..., -1:, :].mT))
 
 
 def linear_label(weights: Sequence[Any], given: Moments) -> Float[Tensor, "models c"]:
@@ -42,24 +42,24 @@ def linear_label(weights: Sequence[Any], given: Moments) -> Float[Tensor, "model
     P and r M are sums over heads of A S M and r M. Ref: cheng24, Eq. (3) with h linear.
     """
     second, cross, query = given
-    layers, label = weights[0].label.shape[1], torch.zeros_like(query[0, 0])
+    layers, label = weights[0].label.shape[1], torch.zeros_like(query[:, 0, 0])
     for layer in range(layers):
         gain = torch.stack([one.label[:, layer, None, None] * one.score[:, layer] for one in weights]).sum(0)
-        pull = each(gain.mT, cross)  # b' r M
-        label = label + (pull * query).sum((0, 1))
+        pull = each(gain.mT, cross)  # r M'b
+        label = label + (pull * query).sum((1, 2))
         if layer == layers - 1:
             break
-        cross = cross + product(pull, second)
+        cross = cross + product(second, pull)
         free = [one for one in weights if one.transform is not None]
         if not free:
             continue
-        # a row x' becomes x' + x' P',  P' = (S M)' A': rows of (S M)' = M'S, each through A
-        shift = [each(one.transform[:, layer], each(one.score[:, layer].mT, second).transpose(0, 1)) for one in free]
+        # P = A S M = A (M'S)'
+        shift = [each(one.transform[:, layer], each(one.score[:, layer].mT, second).transpose(1, 2)) for one in free]
         turn = torch.stack(shift).sum(0) if len(shift) > 1 else shift[0]
-        query, cross = query + product(query, turn), cross + product(cross, turn)
+        query, cross = query + product(turn, query), cross + product(turn, cross)
         if layer < layers - 2:
-            half = second + product(second, turn)
-            second = half + product(turn.transpose(0, 1), half)
+            half = second + product(turn, second)
+            second = half + product(half, turn.transpose(1, 2))
     return label
 
 
@@ -84,8 +84,8 @@ class _Product(torch.autograd.Function):
         left, right = ctx.saved_tensors
         one, other = ctx.needs_input_grad
         return (
-            batch_last.product(grads[0], right.transpose(0, 1)) if one else None,
-            batch_last.product(left.transpose(0, 1), grads[0]) if other else None,
+            batch_last.product(grads[0], right.transpose(1, 2)) if one else None,
+            batch_last.product(left.transpose(1, 2), grads[0]) if other else None,
         )
 
 

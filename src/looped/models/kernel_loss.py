@@ -28,7 +28,7 @@ from looped.models.batch_last import Arena, each, outer, product, to_last
 from looped.models.kernel_linear import Moments, linear_label, moments
 from looped.prompt import Prompt
 
-CHUNK = 2**19
+CHUNK = 2**18
 """Scores of one chunk on a CPU: its half a dozen tensors of that size fit the cache together."""
 KERNELS: tuple[Kernel, ...] = (kernels.linear, kernels.relu, kernels.exp, softmax)
 """The h that have their derivative here."""
@@ -48,8 +48,8 @@ class HeadWeights(NamedTuple):
 class Chunk(NamedTuple):
     """A part of a minibatch, prompts last, with what all steps on it share."""
 
-    rows: Float[Tensor, "tokens width models c"] | None
-    """(x, y) of every pair, the query's label hidden; None where `moments` is enough."""
+    rows: Float[Tensor, "models width tokens c"] | None
+    """(x, y) of every pair as columns, the query's label hidden; None where `moments` is enough."""
     moments: Moments | None
     """X'X, X'y and x_q, where all heads are linear."""
     target: Float[Tensor, "models c"]
@@ -90,7 +90,7 @@ def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None
             parts.append(Chunk(None, moments(x, y), target))
         else:
             hidden = torch.cat([y[..., :-1], torch.zeros_like(y[..., -1:])], -1)
-            parts.append(Chunk(to_last(torch.cat([x, hidden[..., None]], -1)), None, target))
+            parts.append(Chunk(to_last(torch.cat([x, hidden[..., None]], -1).mT), None, target))
     return tuple(parts)
 
 
@@ -157,31 +157,34 @@ class _Kept(NamedTuple):
 
 
 def _forward(weights, heads, rows: Tensor, arena: Arena) -> tuple[Tensor, list[_Kept]]:
-    """The query's label coordinate (models, c) after all layers, and what each layer leaves behind."""
+    """The query's label coordinate (models, c) after all layers, and what each layer leaves behind.
+
+    Tokens are columns here, as in the paper: rows (models, width, tokens, c), scores (models, queries, keys, c).
+    """
     d, layers = rows.shape[1] - 1, weights[0].label.shape[1]
     kept = []
     for layer in range(layers - 1):
-        examples, after, own = rows[:-1], arena.take(*rows.shape).copy_(rows), []
+        examples, after, own = rows[:, :, :-1], arena.take(*rows.shape).copy_(rows), []
         for one, kernel in zip(weights, heads, strict=True):
             queries = each(one.score[:, layer], rows[:, :d], arena)
             gives = examples if one.transform is not None else examples[:, d:]
             if kernel is kernels.linear:
-                scores = product(examples[:, :d].transpose(0, 1), gives, arena)
-                sums = product(queries, scores, arena)
+                scores = product(gives, _turn(examples[:, :d]), arena)
+                sums = product(scores, queries, arena)
             else:
-                scores = _weigh(product(queries, examples[:, :d].transpose(0, 1), arena), kernel)
-                sums = product(scores, gives, arena)
+                scores = _weigh(product(_turn(queries), examples[:, :d], arena), kernel)
+                sums = product(gives, _turn(scores), arena)
             own.append((queries, scores, sums))
-            after[:, d] += one.label[:, layer, None] * sums[:, -1]
+            after[:, d] += one.label[:, layer, None, None] * sums[:, -1]
             if one.transform is not None:
                 after[:, :d] += each(one.transform[:, layer], sums[:, :d], arena)
         kept.append(_Kept(rows, own))
         rows = after
-    examples, label, own = rows[:-1], rows[-1, d], []
+    examples, label, own = rows[:, :, :-1], rows[:, d, -1], []
     for one, kernel in zip(weights, heads, strict=True):
-        query = each(one.score[:, -1], rows[-1:, :d], arena)
-        scores = _weigh(product(query, examples[:, :d].transpose(0, 1), arena), kernel)
-        sums = product(scores, examples[:, d:], arena)[0, 0]
+        query = each(one.score[:, -1], rows[:, :d, -1:], arena)
+        scores = _weigh(product(_turn(query), examples[:, :d], arena), kernel)
+        sums = product(scores, _turn(examples[:, d:]), arena)[:, 0, 0]
         own.append((query, scores, sums))
         label = label + one.label[:, -1, None] * sums
     return label, [*kept, _Kept(rows, own)]
@@ -191,56 +194,59 @@ def _backward(weights, heads, kept: list[_Kept], up: Tensor, slopes: list[HeadWe
     """Add this chunk's gradient to `slopes`; `up` (models, c) is the loss's slope along the query's label."""
     rows, own = kept[-1]
     d, first = rows.shape[1] - 1, len(kept) == 1
-    examples, back = rows[:-1], arena.take(*rows.shape).zero_()
-    back[-1, d] = up
+    examples, back = rows[:, :, :-1], arena.take(*rows.shape).zero_()
+    back[:, d, -1] = up
     for one, kernel, (query, scores, sums), slope in zip(weights, heads, own, slopes, strict=True):
         slope.label[:, -1] += (up * sums).sum(1)
-        through = up * one.label[:, -1, None]
-        rise = _slope(scores, through * examples[:, d:].transpose(0, 1), kernel, through * sums)
-        turn = product(rise, examples[:, :d], arena)
-        slope.score[:, -1] += outer(turn, rows[-1:, :d])
+        through = (up * one.label[:, -1, None])[:, None, None]
+        rise = _slope(scores, through * examples[:, d:], kernel, through * sums[:, None, None])
+        turn = product(examples[:, :d], _turn(rise), arena)
+        slope.score[:, -1] += outer(turn, rows[:, :d, -1:])
         if not first:
-            back[:-1, d:] += through * scores.transpose(0, 1)
-            back[:-1, :d] += rise.transpose(0, 1) * query
-            back[-1:, :d] += each(one.score[:, -1].mT, turn, arena)
+            back[:, d:, :-1] += through * scores
+            back[:, :d, :-1] += query * rise
+            back[:, :d, -1:] += each(one.score[:, -1].mT, turn, arena)
     for layer in range(len(kept) - 2, -1, -1):
         (rows, own), first = kept[layer], layer == 0
-        examples, before = rows[:-1], back if first else arena.take(*back.shape).copy_(back)
+        examples, before = rows[:, :, :-1], back if first else arena.take(*back.shape).copy_(back)
         for one, kernel, (queries, scores, sums), slope in zip(weights, heads, own, slopes, strict=True):
-            slope.label[:, layer] += (back[:, d] * sums[:, -1]).sum((0, 2))
+            slope.label[:, layer] += (back[:, d] * sums[:, -1]).sum((1, 2))
             width = slice(d if one.transform is None else 0, d + 1)
             gives, down = examples[:, width], arena.take(*back[:, width].shape)
-            torch.mul(one.label[:, layer, None], back[:, d], out=down[:, -1])
+            torch.mul(one.label[:, layer, None, None], back[:, d], out=down[:, -1])
             if one.transform is not None:
-                slope.transform[:, layer] += outer(back[:, :d], sums[:, :d])  # type: ignore
+                slope.transform[:, layer] += outer(back[:, :d], sums[:, :d])
                 down[:, :d] = each(one.transform[:, layer].mT, back[:, :d], arena)
-            rise = among = rows
+            rise = scores
             if kernel is kernels.linear:
-                turn = product(down, scores.transpose(0, 1), arena)
+                turn = product(_turn(scores), down, arena)
             else:
-                rise = _slope(
-                    scores, product(down, gives.transpose(0, 1), arena), kernel, (down * sums).sum(1, keepdim=True)
-                )
-                turn = product(rise, examples[:, :d], arena)
+                rise = _slope(scores, product(_turn(down), gives, arena), kernel, (down * sums).sum(1)[:, :, None])
+                turn = product(examples[:, :d], _turn(rise), arena)
             slope.score[:, layer] += outer(turn, rows[:, :d])
             if first:
                 continue
             before[:, :d] += each(one.score[:, layer].mT, turn, arena)
             if kernel is kernels.linear:
-                among = product(queries.transpose(0, 1), down, arena)
-                before[:-1, :d] += product(gives, among.transpose(0, 1), arena)
-                before[:-1, width] += product(examples[:, :d], among, arena)
+                among = product(down, _turn(queries), arena)
+                before[:, :d, :-1] += product(_turn(among), gives, arena)
+                before[:, width, :-1] += product(among, examples[:, :d], arena)
             else:
-                before[:-1, :d] += product(rise.transpose(0, 1), queries, arena)
-                before[:-1, width] += product(scores.transpose(0, 1), down, arena)
+                before[:, :d, :-1] += product(queries, rise, arena)
+                before[:, width, :-1] += product(down, scores, arena)
         back = before
 
 
+def _turn(matrices: Tensor) -> Tensor:
+    """Each prompt's matrix transposed."""
+    return matrices.transpose(1, 2)
+
+
 def _weigh(raw: Tensor, kernel: Kernel) -> Tensor:
-    """H of inner products (queries, keys, models, c), in place; the softmax is over keys."""
+    """H of inner products (models, queries, keys, c), in place; the softmax is over keys."""
     if kernel is softmax:
-        raw = raw.sub_(raw.amax(1, keepdim=True)).exp_()
-        return raw.div_(raw.sum(1, keepdim=True))
+        raw = raw.sub_(raw.amax(2, keepdim=True)).exp_()
+        return raw.div_(raw.sum(2, keepdim=True))
     if kernel is kernels.relu:
         return raw.relu_()
     return raw.exp_() if kernel is kernels.exp else raw

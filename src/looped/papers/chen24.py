@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import DASHES, finish, reference_line, seeds_line
+from looped.evaluation.panels import DASHES, finish, reference_line
 from looped.theorems.chen24.instances import draw as draw_instances
 
 PAPER_KAPPA = {16: 4.57, 32: 3.13, 64: 2.07, 128: 1.62}
@@ -111,15 +111,16 @@ def kappa_in_range(data: Data) -> Measured:
 
 
 def draw(figure: Any, data: Data) -> None:
-    """log(error / first error) against T, solid, and the bound, dashed, a colour for each n."""
+    """log(error / first error) against T, the median trial solid, its bound dashed, all trials as a band."""
     figure.set_size_inches(5.2, 3.5)
     ax = figure.subplots()
     error, bound = (curve.clamp_min(FLOOR).log() for curve in _curves(data))
     steps = range(error.shape[-1])
     for index, (n, kappas) in enumerate(zip(data["n"], data["kappa"], strict=True)):
         colour = f"C{index}"
-        seeds_line(ax, 0, steps, error[index].tolist(), f"n={n}, κ={sum(kappas) / len(kappas):.2f}", color=colour)
-        ax.plot(steps, bound[index].mean(0), color=colour, linestyle=BOUND)
+        ax.plot(steps, error[index].median(0).values, color=colour, label=f"n={n}, κ={sum(kappas) / len(kappas):.2f}")
+        ax.fill_between(steps, error[index].amin(0), error[index].amax(0), color=colour, alpha=0.15, linewidth=0)
+        ax.plot(steps, bound[index].median(0).values, color=colour, linestyle=BOUND)
     reference_line(ax, [], [], "bound, Theorem 4.4 squared", linestyle=BOUND, linewidth=1.6)
     ax.set(xlabel="loops T", ylabel="log(error / first error)", xlim=(0, error.shape[-1] - 1), ylim=(-66, 2))
     finish(figure, columns=3)

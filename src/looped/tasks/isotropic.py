@@ -14,7 +14,7 @@ from looped.tasks.task import Task, active_mask
 
 @dataclass(frozen=True, kw_only=True)
 class IsotropicRegression(Task):
-    """y = w'x, x ~ N(0, s I), w ~ N(0, I / s), s uniform on the union of windows. Ref: gatmiry24, Sections 4.2 and 5."""
+    """y = w'x, x ~ N(0, s I), w ~ N(0, I / s), s uniform on the union of windows. Ref: gatmiry24, Section 5."""
 
     d: int = 10
     """Dimension of x."""

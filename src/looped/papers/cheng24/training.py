@@ -13,18 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.experiment import OptimizerConfig
 from looped.functional.attention import softmax
-from looped.functional.schedules import Trapezoid
 from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
+from looped.papers.cheng24.careful import train_carefully
 from looped.papers.cheng24.worlds import HEADS, D, Pool, Source
 from looped.prompt import Prompt
-from looped.training.family import Clip, build_family, train_family
+from looped.training.family import build_family
 
 Progress = Callable[[str, float], None]
-EPSILON = 1e-8
-"""Adam's; a clip far below it makes Adam's step the momentum of normalised gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,23 +115,20 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
     def loss(model: Any, batch: Any) -> Tensor:
         return in_context_loss(weights_of(model, first.n), heads, batch)
 
-    optimizer, clip = optimiser(sizes["optimizer"], first.layers)
-    trained = train_family(
+    trained = train_carefully(
         family,
         loss,
         steps=sizes["steps"],
         draw=draw,
         every=sizes["resample"],
-        optimizer=optimizer,
-        clip=clip,
-        log_every=max(1, sizes["steps"] // sizes["kept"]),
+        keep_every=max(1, sizes["steps"] // sizes["kept"]),
+        optimizer=sizes["optimizer"],
         watch=lambda model: distances(model, roots),
     )
-    assert trained.watched is not None
     watched = trained.watched.double().cpu()
     tests = [_test(source, sizes["test"], device) for source in sources]
     with torch.no_grad():
-        weights, found = weights_of(trained.family, first.n), []
+        weights, found = weights_of(family, first.n), []
         for index, (prompt, _) in enumerate(tests):
             own = [HeadWeights(*(None if part is None else part[index : index + 1] for part in one)) for one in weights]
             guess = predictions(own, heads, prepare(prompt, heads))[0]  # type: ignore[arg-type]
@@ -154,18 +148,6 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
 def kept_steps(sizes: Mapping[str, Any]) -> list[int]:
     """The steps before which distances were read, and the last."""
     return [*range(0, sizes["steps"], max(1, sizes["steps"] // sizes["kept"])), sizes["steps"]]
-
-
-def optimiser(given: Mapping[str, Any], layers: int) -> tuple[OptimizerConfig, Clip]:
-    """Adam on gradients clipped layer by layer, to `clip` / (9 - i)^2 in layer i, with a rate that falls to 0.
-
-    With `clip` = 1e-8, Adam's eps, and betas (.9, .9) it is the released program's: momentum of normalised gradients,
-    with steps of rate / (9 - i)^2. Ref: cheng24, App. H.1, says Adam with clipping.
-    """
-    norms = tuple(given["clip"] / (9 - layer) ** 2 for layer in range(layers))
-    schedule = Trapezoid(decay=given["decay"])
-    config = OptimizerConfig(kind="adamw", learning_rate=given["rate"], betas=tuple(given["betas"]), schedule=schedule)
-    return config, Clip(norm=norms, over="layer")
 
 
 def weights_of(model: Any, n: int) -> list[HeadWeights]:

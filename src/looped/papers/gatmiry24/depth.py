@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
 from looped.papers.gatmiry24.best import Nodes, best_rate, best_rates, interval, loss_of
 from looped.papers.gatmiry24.sizes import DEPTH
-from looped.papers.gatmiry24.training import Kind, Member, Sizes, spread, losses_on_windows, train, wishart
+from looped.papers.gatmiry24.training import Kind, Member, Sizes, losses_on_windows, spread, train, wishart
 
 SETTINGS = ("exact", "sampled")
 THRESHOLD = {"exact": 5e-3, "sampled": 0.25}
@@ -119,7 +120,7 @@ def more_with_kappa(kind: Kind, setting: str):
     def judge(data: Data) -> Measured:
         found = [needed(data["depths"], one, THRESHOLD[setting]) for one in means(data[setting][kind])]
         best = [needed(data["depths"], one, THRESHOLD[setting]) for one in data[setting][kind]["best"]]
-        steps = [after - before for before, after in zip(found, found[1:], strict=False)]
+        steps = [after - before for before, after in itertools.pairwise(found)]
         shown = ", ".join(f"{k:g}: {a:.2f} ({b:.2f})" for k, a, b in zip(data["kappas"], found, best, strict=True))
         return Measured(
             value=min(steps),
@@ -151,8 +152,8 @@ def loops_close(setting: str):
             low=min(ratios),
             high=max(ratios),
             holds=max(ratios) <= CLOSE,
-            note=f"loops for layers by kappa: {shown}; with the best weights the ratio is at most {max(ideal):.2f}, and "
-            "theory has kappa for loops against its square root for layers; spread over kappas",
+            note=f"loops for layers by kappa: {shown}; with the best weights the ratio is at most {max(ideal):.2f}, "
+            "and theory has kappa for loops against its square root for layers; spread over kappas",
         )
 
     return judge

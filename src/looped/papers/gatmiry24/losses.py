@@ -23,33 +23,36 @@ Scores = Float[Tensor, "models layers d d"]
 def residual(
     score: Scores,
     depths: Sequence[int],
-    covariance: Float[Tensor, "batch d d"],
+    covariance: Float[Tensor, "groups batch d d"],
     scale: Float[Tensor, "#models batch"],
-    w: Float[Tensor, "batch d"],
+    w: Float[Tensor, "groups batch d"],
 ) -> Float[Tensor, "models batch d"]:
-    """What is left of w after each model's layers, prompts shared by all models but for the scale of S.
+    """What is left of w after each model's layers.
 
         e <- e - scale A' S e
 
-    Ref: gatmiry24, Lemma 4. A prompt with x = sqrt(s) z has S = s ZZ'/n: models with other s share Z.
+    Ref: gatmiry24, Lemma 4. Model m reads the prompts of group m mod groups: seeds have their own, settings share them.
+    A prompt with x = sqrt(s) z has S = s ZZ'/n, so that models with other s can share Z.
     """
-    models = len(score)
-    # batch first for the product with S, which all models share
-    rates = scale[..., None].expand(models, -1, 1)
+    models, (groups, batch, d) = len(score), w.shape
+    each = covariance.flatten(0, 1)
+    rates = scale[..., None].expand(models, batch, 1)
 
     def layer(e: Tensor, a: Tensor) -> Tensor:
-        moved = torch.bmm(covariance, e.permute(1, 2, 0)).permute(2, 0, 1)
+        # one product with S for all models that share it
+        prompts_first = e.view(-1, groups, batch, d).permute(1, 2, 3, 0).flatten(0, 1)
+        moved = torch.bmm(each, prompts_first).view(groups, batch, d, -1).permute(3, 0, 1, 2).flatten(0, 1)
         return e - torch.bmm(moved * rates[: len(e)], a)
 
-    return _descend(score, depths, w.expand(models, *w.shape), layer)
+    return _descend(score, depths, w.repeat(models // groups, 1, 1), layer)
 
 
 def sampled_loss(
     score: Scores,
     depths: Sequence[int],
-    covariance: Float[Tensor, "batch d d"],
+    covariance: Float[Tensor, "groups batch d d"],
     scale: Float[Tensor, "#models batch"],
-    w: Float[Tensor, "batch d"],
+    w: Float[Tensor, "groups batch d"],
 ) -> Float[Tensor, " models"]:
     """Mean squared error over prompts, the query integrated out; predicting zero costs 1.
 

@@ -19,13 +19,13 @@ PAPER_SAMPLED: dict[str, Any] = {**PAPER_EXACT, "batch": 20_000, "every": 100, "
 CPU_EXACT: dict[str, Any] = {**PAPER_EXACT, "steps": 3000}
 CPU_SAMPLED: dict[str, Any] = {
     **PAPER_SAMPLED,
-    "steps": 1200,
+    "steps": 900,
     "rate": 0.03,
     "halve": 0.1,
     "betas": [0.9, 0.99],
     "clip": 1.0,
     "batch": 2000,
-    "every": 1,
+    "every": 2,
     "tests": 4096,
 }
 SMOKE_EXACT: dict[str, Any] = {**PAPER_EXACT, "steps": 20, "rate": 0.05}
@@ -37,7 +37,7 @@ DEPTH: dict[str, dict[str, Any]] = {
     },
     "cpu": {
         **SHAPE, "kappas": [2, 4, 8], "depths": [1, 2, 3, 4, 6, 8], "seeds": 2, "exact": CPU_EXACT,
-        "sampled": {**CPU_SAMPLED, "steps": 1000, "batch": 1000},
+        "sampled": {**CPU_SAMPLED, "steps": 800, "batch": 1500},
     },
     "paper": {
         **SHAPE, "kappas": [2, 4, 8], "depths": [1, 2, 3, 4, 5, 6, 7, 8], "seeds": 2, "exact": PAPER_EXACT,

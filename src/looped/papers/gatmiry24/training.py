@@ -129,23 +129,27 @@ def first_weights(members: Sequence[Member], shape: tuple[int, ...], std: float)
 
 
 class Prompts:
-    """Prompts for all members: the same examples in units of sqrt(s), each member with its own s."""
+    """Prompts for all members, seed fastest: each seed has its own, which its members share but for s."""
 
     def __init__(self, members: Sequence[Member], sizes: Sizes, device: torch.device):
-        self.members, self.sizes, self.device = members, sizes, device
+        self.sizes, self.device = sizes, device
+        self.seeds = sorted({member.seed for member in members})
+        if [member.seed for member in members] != self.seeds * (len(members) // len(self.seeds)):
+            raise ValueError(f"members must go through their seeds in turn; got {[one.seed for one in members]}.")
         self.generator = torch.Generator(device).manual_seed(stream(sizes["prompt_seed"], "prompts"))
-        centres = max(len(member.centres) for member in members)
-        padded = [[*member.centres, *[0.0] * (centres - len(member.centres))] for member in members]
+        longest = max(len(member.centres) for member in members)
+        padded = [[*member.centres, *[0.0] * (longest - len(member.centres))] for member in members]
         self.centres = torch.tensor(padded, device=device)
         self.counts = torch.tensor([len(member.centres) for member in members], device=device)[:, None]
         self.half = torch.tensor([member.half for member in members], device=device)[:, None]
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """(ZZ'/n, s, w): z and w standard normal, x = sqrt(s) z."""
-        batch, d = self.sizes["batch"], self.sizes["d"]
-        w = torch.randn(batch, d, generator=self.generator, device=self.device)
-        covariance = wishart(batch, self.sizes["n"], d, self.generator)
-        which, where = torch.rand(2, batch, generator=self.generator, device=self.device)
+        batch, d, seeds = self.sizes["batch"], self.sizes["d"], len(self.seeds)
+        w = torch.randn(seeds, batch, d, generator=self.generator, device=self.device)
+        covariance = wishart(seeds * batch, self.sizes["n"], d, self.generator).view(seeds, batch, d, d)
+        drawn = torch.rand(2, seeds, batch, generator=self.generator, device=self.device)
+        which, where = drawn.repeat(1, len(self.centres) // seeds, 1)
         centre = self.centres.gather(1, (which * self.counts).long().clamp(max=self.centres.shape[1] - 1))
         return covariance, centre + self.half * (2 * where - 1), w
 

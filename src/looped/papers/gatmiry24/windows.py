@@ -13,7 +13,7 @@ from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
 from looped.papers.gatmiry24.best import best_rate, best_rates, loss_of, windows
 from looped.papers.gatmiry24.depth import SETTINGS, listed
 from looped.papers.gatmiry24.sizes import WINDOWS
-from looped.papers.gatmiry24.training import Kind, Member, Sizes, mixture, losses_on_windows, train, wishart
+from looped.papers.gatmiry24.training import Kind, Member, Sizes, losses_on_windows, mixture, train, wishart
 
 KINDS: tuple[Kind, ...] = ("multilayer", "looped")
 ROUNDING = 1e-20
@@ -23,9 +23,9 @@ ROBUST = 1.1
 
 
 def measure(sizes: Sizes, settings: Settings) -> Data:
-    """The loss of every k, seed and window, `[k][seed][half]`, for both kinds in both settings, and the best weights'."""
+    """The loss of every k, seed and window, `[k][seed][half]`, for both kinds in both settings, and the best."""
     data: Data = {"counts": sizes["counts"], "halves": sizes["halves"], "depth": sizes["depth"]}
-    jobs = [(setting, kind) for setting in SETTINGS for kind in KINDS]
+    jobs: list[tuple[str, Kind]] = [(setting, kind) for setting in SETTINGS for kind in KINDS]
     grid = [(count, seed) for count in sizes["counts"] for seed in range(sizes["seeds"])]
     members = [Member(depth=sizes["depth"], seed=seed, **mixture(count)) for count, seed in grid]
     for index, (setting, kind) in enumerate(jobs):
@@ -164,15 +164,15 @@ def _claims() -> tuple[Claim, ...]:
             made += [
                 Claim(
                     id=f"gatmiry24.fig2.{setting}.k{count}.grows_more",
-                    statement=f"Trained on {count} covariances, the multilayer model's loss grows by a larger factor from "
-                    f"w = 0 to 0.5 than the looped model's (Figure 2), depth {depth}, {setting}.",
+                    statement=f"Trained on {count} covariances, the multilayer model's loss grows by a larger factor "
+                    f"from w = 0 to 0.5 than the looped model's (Figure 2), depth {depth}, {setting}.",
                     tolerance="growth of multilayer / growth of looped above 1, geometric mean over seeds",
                     judge=grows_more(setting, place),
                 ),
                 Claim(
                     id=f"gatmiry24.fig2.{setting}.k{count}.looped_lower",
-                    statement=f"Trained on {count} covariances, the looped model generalises better in absolute terms: its "
-                    f"loss at w = 0.5 is the lower one (Section 5), depth {depth}, {setting}.",
+                    statement=f"Trained on {count} covariances, the looped model generalises better in absolute terms: "
+                    f"its loss at w = 0.5 is the lower one (Section 5), depth {depth}, {setting}.",
                     tolerance="looped / multilayer loss at w = 0.5 below 1, geometric mean over seeds",
                     judge=lower_loss(setting, place),
                 ),

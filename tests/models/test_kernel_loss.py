@@ -1,0 +1,74 @@
+import pytest
+import torch
+
+from looped.functional import kernels
+from looped.functional.attention import softmax
+from looped.models.batch_last import Arena, _at_once, each, outer, product, to_last
+from looped.models.kernel_loss import head_weights, in_context_loss, predictions, prepare
+from looped.models.kernel_transformer import functional
+from looped.prompt import Prompt
+
+HEADS = [
+    (kernels.linear,),
+    (kernels.relu,),
+    (kernels.exp,),
+    (softmax,),
+    (kernels.linear, kernels.exp),
+    (kernels.linear, kernels.linear),
+    (softmax, kernels.relu),
+]
+
+
+def prompts(models, batch, n, d=4):
+    xs = torch.randn(models, batch, n + 1, d, dtype=torch.float64)
+    return Prompt(xs / xs.norm(dim=-1, keepdim=True), torch.randn(models, batch, n + 1, dtype=torch.float64))
+
+
+def weights_of(model, transform):
+    return [head_weights(h.key, h.query, h.label, h.transform if transform else None) for h in model.heads]
+
+
+@pytest.mark.parametrize("heads", HEADS)
+@pytest.mark.parametrize("transform", [True, False])
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_loss_predictions_and_gradients_are_the_plain_model_s(heads, transform, layers):
+    torch.manual_seed(layers)
+    prompt = prompts(3, 23, 6)
+    model = functional(d=4, loops=layers, layers=layers, kernel=heads, transform=transform, models=3, init_std=0.15)
+    model = model.build().double()
+    upstream = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    answers = model(prompt)[-1, ..., 0]
+    plain = (answers - prompt.ys[..., -1]).square().mean(-1)
+    expected = torch.autograd.grad((upstream * plain).sum(), list(model.parameters()), allow_unused=True)
+    weights = weights_of(model, transform)
+    batch = prepare(prompt, heads, chunk=10)  # 23 prompts in chunks of 10: the last is ragged
+    fast = in_context_loss(weights, heads, batch)
+    found = torch.autograd.grad((upstream * fast).sum(), list(model.parameters()), allow_unused=True)
+    torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
+    torch.testing.assert_close(predictions(weights, heads, batch), answers, atol=1e-10, rtol=1e-10)
+    for one, other in zip(found, expected, strict=True):
+        assert (one is None or not one.any()) if other is None else True
+        if other is not None:
+            torch.testing.assert_close(torch.zeros_like(other) if one is None else one, other, atol=1e-10, rtol=1e-10)
+
+
+def test_one_model_without_the_axis_and_kernels_without_a_derivative():
+    prompt = prompts(1, 5, 3)
+    alone = prepare(Prompt(prompt.xs[0], prompt.ys[0]), (kernels.exp,))
+    assert torch.equal(alone[0].rows, prepare(prompt, (kernels.exp,))[0].rows)
+    with pytest.raises(ValueError, match="must be linear, relu, exp or softmax"):
+        prepare(prompt, (kernels.rbf,))
+
+
+def test_products_with_prompts_last_are_batched_products():
+    left, right = torch.randn(2, 7, 4, 3).double(), torch.randn(2, 7, 3, 5).double()
+    one, other = to_last(left), to_last(right)
+    arena = Arena(one)
+    for _ in range(2):  # the second round reads the memory that the first one asked for
+        arena.reset()
+        torch.testing.assert_close(product(one, other, arena), to_last(left @ right))
+    torch.testing.assert_close(_at_once(one, other), to_last(left @ right))
+    matrix = torch.randn(2, 6, 3).double()
+    torch.testing.assert_close(each(matrix, other), to_last(matrix[:, None] @ right))
+    expected = torch.einsum("mcpq,mckq->mpk", left, left)
+    torch.testing.assert_close(outer(one, one), expected)

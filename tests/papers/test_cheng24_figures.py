@@ -194,7 +194,8 @@ def test_a_pool_draws_what_its_task_says(world, kind):
     torch.testing.assert_close(pool.exact @ pool.exact.mT, gram, atol=1e-5, rtol=1e-5)
     expected = (bayes(prompt, task)[:, -1] - prompt.ys[:, -1]).square().mean()
     assert pool.bayes(prompt) == pytest.approx(float(expected), rel=1e-3, abs=1e-6)
-    many = pool.sample(20_000)
+    many = pool.sampler()(20_000)
+    assert torch.equal(many.xs[:5], pool.sampler()(20_000).xs[:5])
     again = task.gram(many.xs.double())
     # labels have the covariance of the prompt they come with, whatever the rotation
     whitened = torch.einsum("bi,bij,bj->b", many.ys.double(), torch.linalg.pinv(again, rtol=1e-6), many.ys.double())

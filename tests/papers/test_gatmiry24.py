@@ -15,7 +15,17 @@ from looped.models.kernel_transformer import restricted
 from looped.papers.gatmiry24 import best, chebyshev, depth, forms, losses, windows
 from looped.papers.gatmiry24 import looped as looped_recipe
 from looped.papers.gatmiry24 import multilayer as multilayer_recipe
-from looped.papers.gatmiry24.training import Member, Prompts, losses_on_windows, mixture, spread, train, wishart
+from looped.papers.gatmiry24.training import (
+    Member,
+    Prompts,
+    losses_on_windows,
+    mixture,
+    rotations,
+    spread,
+    train,
+    turned,
+    wishart,
+)
 from looped.prompt import Prompt
 from looped.recipes import recipes
 from looped.tasks.isotropic import IsotropicRegression
@@ -142,6 +152,22 @@ def test_best_rates_against_least_squares():
         )
     few = best.windows([1.0, 8.0], 0.0, nodes=3)
     assert best.loss_of(best.best_rates(few, 4), few) < 1e-25
+
+
+def test_compressed_distributions_keep_their_moments():
+    values = torch.rand(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+    points, weights = best.compress((values, torch.full_like(values, 1 / 5000)), 6)
+    assert len(points) == 6
+    for power in range(12):
+        assert float((weights * points**power).sum()) == pytest.approx(float(values.pow(power).mean()), rel=1e-10)
+    assert float((weights * points**14).sum()) != pytest.approx(float(values.pow(14).mean()), rel=1e-10)
+
+
+def test_turned_rotations_are_orthogonal_and_spread():
+    pool = rotations(D, 0, count=300)
+    made = turned(pool, 2000, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(made @ made.mT, torch.eye(D, dtype=torch.float64).expand_as(made))
+    torch.testing.assert_close(made.mean(0), torch.zeros(D, D, dtype=torch.float64), atol=0.06, rtol=0)
 
 
 def test_loss_on_windows_is_read_off_a_polynomial_exactly():

@@ -149,8 +149,8 @@ def _kernel_rates(kernel: Kernel, scales: tuple[float, ...]) -> Callable[[Prompt
             norm = float(
                 torch.linalg.matrix_norm(kernel(scale / size * xs, xs) if scales else kernel(xs, xs), 2).mean()
             )
-            for factor in (0.01, 0.1, 0.3, 0.7, 1.2, 1.8):
-                found.append([factor / norm, *([scale / size] if scales else [])])
+            scaled = [scale / size] if scales else []
+            found.extend([factor / norm, *scaled] for factor in (0.01, 0.1, 0.3, 0.7, 1.2, 1.8))
         return torch.tensor(found).to(prompt.xs).log()
 
     return starts

@@ -99,15 +99,26 @@ class Figure:
         """Every claim against the data; at `smoke` scale nothing is judged, since nothing has been learned."""
         judged = []
         for claim in self.claims:
-            about = {"id": claim.id, "statement": claim.statement, "tolerance": claim.tolerance, "scale": scale}
-            if scale == "smoke":
-                judged.append(Judged(**about, value=None, low=None, high=None, verdict="not judged"))
-                continue
-            found = claim.judge(data)
-            numbers = {name: _finite(getattr(found, name)) for name in ("value", "low", "high")}
-            # a number that is not finite never holds
-            holds = found.holds and numbers["value"] is not None
-            judged.append(Judged(**about, **numbers, verdict="holds" if holds else "fails", note=found.note))
+            # nothing has been learned at `smoke`; and a number that is not finite never holds
+            found = None if scale == "smoke" else claim.judge(data)
+            value = None if found is None else _finite(found.value)
+            judged.append(
+                Judged(
+                    id=claim.id,
+                    statement=claim.statement,
+                    value=value,
+                    low=None if found is None else _finite(found.low),
+                    high=None if found is None else _finite(found.high),
+                    tolerance=claim.tolerance,
+                    verdict="not judged"
+                    if found is None
+                    else "holds"
+                    if found.holds and value is not None
+                    else "fails",
+                    scale=scale,
+                    note="" if found is None else found.note,
+                )
+            )
         return judged
 
 

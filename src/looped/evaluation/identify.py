@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -235,7 +235,8 @@ def levenberg(
     values, size, damping = starts[int(sizes.argmin())].clone(), float(sizes.min()), 1e-3
     for _ in range(iterations):
         now = residuals(values)
-        slopes = torch.stack([jvp(residuals, values, unit)[1] for unit in torch.eye(len(values)).to(values)], -1)
+        units = torch.eye(len(values)).to(values)
+        slopes = torch.stack([cast(Tensor, jvp(residuals, values, unit)[1]) for unit in units], -1)
         curvature, slope = slopes.T @ slopes, slopes.T @ now
         if not bool(curvature.isfinite().all()):
             break

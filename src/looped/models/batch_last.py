@@ -76,10 +76,8 @@ def to_last(rows: Float[Tensor, "models c p q"]) -> Float[Tensor, "models p q c"
 
 def _by_terms(left: Tensor, right: Tensor, arena: Arena | None = None) -> Tensor:
     (one, other), *terms = zip(left.unsqueeze(3).unbind(2), right.unsqueeze(1).unbind(2), strict=True)
-    if arena is None:
-        out = one * other
-    else:
-        out = torch.mul(one, other, out=arena.take(*left.shape[:2], *right.shape[2:]))
+    out = None if arena is None else arena.take(*left.shape[:2], *right.shape[2:])
+    out = torch.mul(one, other, out=out)
     for one, other in terms:
         out.addcmul_(one, other)
     return out

@@ -28,7 +28,7 @@ from looped.models.batch_last import Arena, each, outer, product, to_last
 from looped.models.kernel_linear import Moments, linear_label, moments
 from looped.prompt import Prompt
 
-CHUNK = 2**18
+CHUNK = 2**19
 """Scores of one chunk on a CPU: its half a dozen tensors of that size fit the cache together."""
 KERNELS: tuple[Kernel, ...] = (kernels.linear, kernels.relu, kernels.exp, softmax)
 """The h that have their derivative here."""
@@ -101,8 +101,9 @@ def in_context_loss(weights: Sequence[HeadWeights], heads: Sequence[Kernel], bat
     """
     if batch[0].moments is not None:
         count = sum(chunk.target.shape[1] for chunk in batch)
-        errors = ((linear_label(weights, chunk.moments) + chunk.target).square().sum(1) for chunk in batch)
-        return torch.stack(list(errors)).sum(0) / count
+        given = ((chunk.moments, chunk.target) for chunk in batch if chunk.moments is not None)
+        errors = [(linear_label(weights, one) + target).square().sum(1) for one, target in given]
+        return torch.stack(errors).sum(0) / count
     flat = [part for one in weights for part in one if part is not None]
     return _Loss.apply(batch, tuple(heads), [one.transform is not None for one in weights], *flat)  # type: ignore
 
@@ -113,10 +114,10 @@ def predictions(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: 
     found, arena = [], Arena(weights[0].label)
     for chunk in batch:
         arena.reset()
-        if chunk.rows is None:
-            found.append(-linear_label(weights, chunk.moments))
-        else:
+        if chunk.rows is not None:
             found.append(-_forward(weights, heads, chunk.rows, arena)[0])
+        elif chunk.moments is not None:
+            found.append(-linear_label(weights, chunk.moments))
     return torch.cat(found, 1)
 
 
@@ -214,7 +215,7 @@ def _backward(weights, heads, kept: list[_Kept], up: Tensor, slopes: list[HeadWe
             width = slice(d if one.transform is None else 0, d + 1)
             gives, down = examples[:, width], arena.take(*back[:, width].shape)
             torch.mul(one.label[:, layer, None, None], back[:, d], out=down[:, -1])
-            if one.transform is not None:
+            if one.transform is not None and slope.transform is not None:
                 slope.transform[:, layer] += outer(back[:, :d], sums[:, :d])
                 down[:, :d] = each(one.transform[:, layer].mT, back[:, :d], arena)
             rise = scores
@@ -257,5 +258,5 @@ def _slope(scores: Tensor, up: Tensor, kernel: Kernel, mean: Tensor) -> Tensor:
     if kernel is softmax:
         return up.sub_(mean).mul_(scores)
     if kernel is kernels.relu:
-        return up.mul_(scores > 0)
+        return torch.ops.aten.threshold_backward(up, scores, 0)
     return up.mul_(scores) if kernel is kernels.exp else up

@@ -1,13 +1,13 @@
 """Adam for a family of models that can blow up: a model whose loss jumps goes back and takes smaller steps.
 
-An exponential attention sums exp<.,.> over examples and layers, so that one step too long gives an infinite loss. The
-minibatch stays for several steps, which makes losses comparable: no other model notices when one goes back.
+Exponential attention turns covariates that grow a little in every layer into an infinite loss, and one rare prompt is
+enough. A model whose loss jumps returns to where it stood well; no other model notices.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,10 +16,13 @@ from torch import Tensor, nn
 
 from looped.models.loop import leaves, tree_map
 
-JUMP = 1.5
-"""A loss this many times the one before, on the same minibatch, and more by `NOISE`, sends its model back."""
-NOISE = 1e-3
-SLOWER, FASTER = 0.5, 1.01
+JUMP, NOISE = 3.0, 1e-2
+"""A loss above this many times its running mean, and more by `NOISE`, sends a model back."""
+MEMORY = 0.9
+"""Decay of that running mean."""
+CALM = 20
+"""Steps without a jump after which the place where a model stands is one to go back to."""
+SLOWER, FASTER = 0.5, 1.005
 """What multiplies a model's step size when it goes back, and when it goes on, up to 1."""
 EPSILON = 1e-8
 WARM_STEPS = 3
@@ -57,15 +60,14 @@ def train_carefully(
     """
     step, losses, watched = _Step(family, loss, optimizer), [], []
     for now in range(steps):
-        fresh = now % every == 0
-        if fresh:
+        if now % every == 0:
             step.put(draw(now))
         if now % keep_every == 0:
             watched.append(_read(watch, family))
         if now == WARM_STEPS:
             step.capture()
         left = min(1.0, (steps - now) / max(1.0, optimizer["decay"] * steps))
-        out = step(optimizer["rate"] * left, fresh)
+        out = step(optimizer["rate"] * left)
         if now % keep_every == 0:
             losses.append(out.clone())
     step.settle()
@@ -85,8 +87,8 @@ class _Step:
         self.mean = [torch.zeros_like(weight) for weight in self.weights]
         self.square = [torch.zeros_like(weight) for weight in self.weights]
         zeros = first.new_zeros(len(first))
-        self.last, self.pace, self.count, self.returns = zeros + torch.inf, zeros + 1, zeros.clone(), zeros.clone()
-        self.rate, self.forget = first.new_zeros(()), first.new_zeros(())
+        self.usual, self.pace, self.count, self.returns = zeros + torch.inf, zeros + 1, zeros.clone(), zeros.clone()
+        self.rate = first.new_zeros(())
         self.output, self.batch, self.graph = zeros.clone(), None, None
         layers = torch.arange(first.shape[1], device=first.device)
         self.largest = None if optimizer["clip"] is None else optimizer["clip"] / (9.0 - layers) ** 2
@@ -99,9 +101,8 @@ class _Step:
             for old, new in zip(leaves(self.batch), leaves(batch), strict=True):
                 old.copy_(new)
 
-    def __call__(self, rate: float, fresh: bool) -> Tensor:
+    def __call__(self, rate: float) -> Tensor:
         self.rate.fill_(rate)
-        self.forget.fill_(float(fresh))
         if self.graph is None:
             self._plain()
         else:
@@ -134,16 +135,16 @@ class _Step:
         slopes = torch.autograd.grad(losses.sum(), self.weights, allow_unused=True)
         gradients = [torch.zeros_like(w) if g is None else g for w, g in zip(self.weights, slopes, strict=True)]
         with torch.no_grad():
-            self.last.copy_(torch.where(self.forget > 0, torch.inf, self.last))
             bad = self._bad(losses, gradients)
             self._clip(gradients)
             self._choose(bad, self.weights, self.before)
-            for before, weight in zip(self.before, self.weights, strict=True):
-                before.copy_(weight)
             self.returns += bad
-            self.pace.copy_(torch.where(bad, SLOWER * self.pace, (FASTER * self.pace).clamp(max=1.0)))
-            self.last.copy_(torch.where(bad, torch.inf, losses))
             self.count.copy_(torch.where(bad, 0, self.count + 1))
+            self._choose(self.count % CALM == CALM - 1, self.before, self.weights)
+            self.pace.copy_(torch.where(bad, SLOWER * self.pace, (FASTER * self.pace).clamp(max=1.0)))
+            moved = torch.where(self.usual.isfinite(), MEMORY * self.usual + (1 - MEMORY) * losses, losses)
+            # back there another loss is usual; what it is shows the next step
+            self.usual.copy_(torch.where(bad, torch.inf, moved))
             one, two = self.betas
             for weight, gradient, mean, square in zip(self.weights, gradients, self.mean, self.square, strict=True):
                 went = _along(bad, weight)
@@ -157,12 +158,12 @@ class _Step:
             self.output.copy_(losses)
 
     def _bad(self, losses: Tensor, gradients: list[Tensor]) -> Tensor:
-        fine = losses.isfinite() & (losses <= JUMP * self.last + NOISE)
+        fine = losses.isfinite() & (losses <= JUMP * self.usual + NOISE)
         for gradient in gradients:
             fine = fine & gradient.flatten(1).isfinite().all(1)
         return ~fine
 
-    def _choose(self, where: Tensor, into: list, other: list[Tensor]) -> None:
+    def _choose(self, where: Tensor, into: Sequence[Tensor], other: Sequence[Tensor]) -> None:
         for one, two in zip(into, other, strict=True):
             one.copy_(torch.where(_along(where, one), two, one))
 
@@ -170,10 +171,11 @@ class _Step:
         """Scale each layer's gradient, all matrices of it together, down to its largest norm."""
         if self.largest is None:
             return
-        norms = torch.stack(
-            [gradient.flatten(2).square().sum(2) if gradient.ndim > 2 else gradient.square() for gradient in gradients]
-        )
-        scale = (self.largest / norms.sum(0).sqrt().clamp_min(1e-30)).clamp(max=1.0)
+        flat = [gradient.flatten(2) if gradient.ndim > 2 else gradient[..., None] for gradient in gradients]
+        # in units of the largest entry: squares of an exploding gradient overflow
+        unit = torch.stack([one.abs().amax(2) for one in flat]).amax(0).clamp_min(1e-30)
+        size = torch.stack([(one / unit[..., None]).square().sum(2) for one in flat]).sum(0).sqrt()
+        scale = (self.largest / unit / size.clamp_min(1e-30)).clamp(max=1.0)
         for gradient in gradients:
             gradient.mul_(scale.view(*scale.shape, *[1] * (gradient.ndim - 2)))
 

@@ -8,7 +8,7 @@ from typing import Any
 from looped.evaluation.claims import Data, Measured
 
 TIE = 1.02
-"""A loss counts as the best when it is at most this many times the best of the others: 30 networks' worth of noise."""
+"""A loss counts as the best when it is at most this many times the best of the others."""
 NEAR = 1 / 3
 """The excess over Bayes at the largest depth, in units of that at one layer, that counts as approaching."""
 CLOSE = 0.1
@@ -47,7 +47,7 @@ def ratios(one: Mapping[str, Any], top: str, bottoms: Sequence[str], keep: Seque
     ]
 
 
-def best(data_name: str, *, where: Sequence[Mapping[str, Any]], last: bool = True) -> Callable[[Data], Measured]:
+def best(data_name: str, *, where: Sequence[Mapping[str, Any]]) -> Callable[[Data], Measured]:
     """The matching h against the better of the other two, at the end of the axis of some panels, the worst one told."""
     others = [name for name in ("linear", "relu", "exp") if name != data_name]
 
@@ -58,7 +58,7 @@ def best(data_name: str, *, where: Sequence[Mapping[str, Any]], last: bool = Tru
             value = ratios(one, data_name, others, [len(one["x"]) - 1])
             found.append(value)
             told.append(f"n = {one['x'][-1] if one['axis'] == 'n' else one['n']}: {over_seeds(value)[0]:.3f}")
-        joined = [sum(rows, []) for rows in zip(*found, strict=True)]
+        joined = [[v for row in rows for v in row] for rows in zip(*found, strict=True)]
         value, low, high = over_seeds(joined)
         return Measured(value=value, low=low, high=high, holds=value <= TIE, note="; ".join(told))
 
@@ -90,7 +90,7 @@ def approaches_bayes(data: Data) -> Measured:
         rows.append([[row[-1] / row[0]] for row in excess])
         end = [_real(line[-1]) / bayes[-1] for line, bayes in zip(one["lines"]["exp"], one["bayes"], strict=True)]
         told.append(f"n = {one['n']}: loss / Bayes {sum(end) / len(end):.2f} at L = {one['x'][-1]}")
-    joined = [sum(parts, []) for parts in zip(*rows, strict=True)]
+    joined = [[v for part in parts for v in part] for parts in zip(*rows, strict=True)]
     value, low, high = over_seeds(joined)
     return Measured(value=value, low=low, high=high, holds=value <= NEAR, note="; ".join(told))
 

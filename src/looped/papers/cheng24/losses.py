@@ -111,8 +111,8 @@ def _claims1(name: str) -> tuple[Claim, ...]:
     matching = [
         Claim(
             id=f"{name}.matching_{kind}",
-            statement=f"Leaving softmax aside, the best loss on {kind} data is that of h = {kind} (Section 3.3, item 1, "
-            f"Figure 1{where}).",
+            statement=f"Leaving softmax aside, the best loss on {kind} data is that of h = {kind} (Section 3.3, "
+            f"item 1, Figure 1{where}).",
             tolerance=f"loss at the largest n at most {judges.TIE} times the better of the other two",
             judge=judges.best(kind, where=[{"data": kind}]),
         )
@@ -177,7 +177,7 @@ def _claims4(name: str) -> tuple[Claim, ...]:
     pure = [
         Claim(
             id=f"{name}.pure_{kind}",
-            statement=f"On {kind} data the two-head model performs as well as the {kind} one (App. D, item 1, Figure 4).",
+            statement=f"On {kind} data the two-head model performs as well as the {kind} one (App. D, item 1).",
             tolerance=f"at most {1 + judges.CLOSE} times the better single head at the largest depth",
             judge=judges.two_heads(kind, most=1 + judges.CLOSE),
         )

@@ -87,7 +87,7 @@ def _claims(number: int, name: str) -> tuple[Claim, ...]:
             id=f"{name}.converged",
             statement=f"In most cases the matrices converge to multiples of the identity (App. H, Figure {number}; "
             f"Theorem {theorem}).",
-            tolerance=f"final distance, a mean over matrices and seeds, below {judges.SMALL} in more than half the panels",
+            tolerance=f"final distance, a mean over matrices and seeds, below {judges.SMALL} in over half the panels",
             judge=judges.converged,
         ),
     )

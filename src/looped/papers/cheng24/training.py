@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
@@ -51,6 +52,7 @@ class Outcome:
 
 
 _done: dict[tuple[Case, str], Outcome] = {}
+OTHER = {"paper": "released", "released": "paper"}
 
 
 def outcomes(
@@ -59,8 +61,10 @@ def outcomes(
     """Every case's outcome; those that no figure has asked for yet in this process are trained, shapes side by side."""
     key = json.dumps({name: sizes[name] for name in SIZES}, sort_keys=True) + str(device)
     wanted = list(dict.fromkeys(cases))
+    # on a GPU the twin figure's models fill the same kernels, and are there when it asks for them
+    twins = [replace(case, world=OTHER[case.world]) for case in wanted] if device.type == "cuda" else []
     shapes: dict[tuple, list[Case]] = {}
-    for case in wanted:
+    for case in [*wanted, *twins]:
         if (case, key) not in _done:
             shapes.setdefault((case.heads, case.n, case.layers, case.transform), []).append(case)
     # the costly ones first, so that the last thread does not end alone
@@ -106,11 +110,11 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
     first, seeds = group[0], list(sizes["seeds"])
     heads = tuple(HEADS[name] for name in first.heads)
     sources = [Source(world=case.world, data=case.data, n=case.n, seed=seed) for case in group for seed in seeds]
-    pools = [_pool(source, sizes["pool"], device, "train") for source in sources]
+    samplers = [_pool(source, sizes["pool"], device).sampler() for source in sources]
     roots = torch.stack([source.root for source in sources]).to(device, torch.float32)
 
     def draw(step: int):
-        return prepare(_join([pool.sample(sizes["batch"]) for pool in pools]), heads)
+        return prepare(_join([sample(sizes["batch"]) for sample in samplers]), heads)
 
     def loss(model: Any, batch: Any) -> Tensor:
         return in_context_loss(weights_of(model, first.n), heads, batch)
@@ -130,8 +134,8 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
     with torch.no_grad():
         weights, found = weights_of(family, first.n), []
         for index, (prompt, _) in enumerate(tests):
-            own = [HeadWeights(*(None if part is None else part[index : index + 1] for part in one)) for one in weights]
-            guess = predictions(own, heads, prepare(prompt, heads))[0]  # type: ignore[arg-type]
+            own = [_one(one, index) for one in weights]
+            guess = predictions(own, heads, prepare(prompt, heads))[0]
             found.append(float((guess - prompt.ys[:, -1]).square().mean()))
     split = len(seeds)
     return [
@@ -145,20 +149,28 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
     ]
 
 
+def _one(weights: HeadWeights, index: int) -> HeadWeights:
+    """One model's weights out of a family's."""
+    own = slice(index, index + 1)
+    transform = None if weights.transform is None else weights.transform[own]
+    return HeadWeights(weights.score[own], transform, weights.label[own])
+
+
 def kept_steps(sizes: Mapping[str, Any]) -> list[int]:
     """The steps before which distances were read, and the last."""
     return [*range(0, sizes["steps"], max(1, sizes["steps"] // sizes["kept"])), sizes["steps"]]
 
 
 def weights_of(model: Any, n: int) -> list[HeadWeights]:
-    """The heads' weights, with M = B'C, and with A and r divided by the number of examples unless h is the softmax.
+    """The heads' weights with M = B'C, in units that suit one rate: A and r over n unless h is the softmax, a mean.
 
-    Sums over n examples have A and r of the order of 1/n: this way the same rate suits all weights.
+    The A of an exp head counts a tenth of that: with covariates that grow in every layer its scores explode.
     """
     found = []
     for head in model.heads:
         scale = 1.0 if head.head.kernel is softmax else 1 / n
-        transform = scale * head.transform if hasattr(head, "transform") else None
+        slow = 0.1 if head.head.kernel is kernels.exp else 1.0
+        transform = slow * scale * head.transform if hasattr(head, "transform") else None
         found.append(head_weights(head.key, head.query, scale * head.label, transform))
     return found
 
@@ -189,8 +201,8 @@ def _join(prompts: Sequence[Prompt]) -> Prompt:
 
 
 @cache
-def _pool(source: Source, size: int, device: torch.device, purpose: str) -> Pool:
-    return Pool(source, size, device=device, purpose=purpose)
+def _pool(source: Source, size: int, device: torch.device) -> Pool:
+    return Pool(source, size, device=device)
 
 
 @cache

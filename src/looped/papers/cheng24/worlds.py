@@ -6,6 +6,7 @@ drawn once into a pool; every minibatch has fresh labels and, the kernels being 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,51 +70,51 @@ class Source:
 
 
 class Pool:
-    """Prompts of a source: fixed Gram matrices, fresh labels and rotations."""
+    """Gram matrices of a source's prompts with their roots; it never changes, so families may share it."""
 
-    def __init__(self, source: Source, size: int, *, device: torch.device, purpose: str = "prompts"):
-        self.source, self.device = source, device
-        # on the host: a device's own generator gives other numbers
-        self.generator = torch.Generator().manual_seed(stream(source.seed, f"{purpose}/{source.data}/{source.n}"))
-        xi = torch.randn(size, source.n + 1, D, generator=self.generator, dtype=torch.float64)
+    def __init__(self, source: Source, size: int, *, device: torch.device, purpose: str = "train"):
+        self.source, self.device, self.purpose = source, device, purpose
+        # on the host, so that every device has the same pool
+        generator = torch.Generator().manual_seed(stream(source.seed, f"{purpose}/{source.data}/{source.n}"))
+        xi = torch.randn(size, source.n + 1, D, generator=generator, dtype=torch.float64)
         self.xi = (xi / xi.norm(dim=-1, keepdim=True)).to(device)
-        if source.data == "linear":
-            root = self.xi
-        else:
+        self.exact = self.xi
+        if source.data != "linear":
             values, vectors = torch.linalg.eigh(source.task.raw_gram(self.xi))
-            root = vectors * values.abs().sqrt()[..., None, :]
-        self.exact = root
-        self.root, self.points = root.float(), self.xi.float()
+            self.exact = vectors * values.abs().sqrt()[..., None, :]
+        self.points, self.root = self.xi.float(), self.exact.float()
         self.sigma = source.root.to(device, torch.float32)
-        self.gpu = (
-            torch.Generator(device).manual_seed(stream(source.seed, f"{purpose}/labels"))
-            if device.type == "cuda"
-            else self.generator
-        )
 
-    def sample(self, batch: int) -> Prompt:
-        """A minibatch of fresh labels; its Gram matrices are drawn from the pool.
+    def sampler(self) -> Callable[[int], Prompt]:
+        """A stream of minibatches, the same for everyone who asks: batch -> prompts.
 
         x = Sigma^{1/2} O xi,  y = R z,  R R' = K_+,  z ~ N(0, I), O a rotation common to the minibatch
         """
-        rows = torch.randint(len(self.xi), (batch,), generator=self.gpu, device=self.device)
-        turn = self.sigma
-        if self.source.data != "mixed":
-            normal = torch.randn(D, D, generator=self.generator)
-            turn = torch.linalg.qr(normal)[0].to(self.device) @ self.sigma
-        root = self.root[rows]
-        normal = torch.randn(batch, root.shape[-1], 1, generator=self.gpu, device=self.device)
-        return Prompt(self.points[rows] @ turn, (root @ normal)[..., 0])
+        seed = stream(self.source.seed, f"{self.purpose}/labels/{self.source.n}")
+        generator, host = torch.Generator(self.device).manual_seed(seed), torch.Generator().manual_seed(seed)
+
+        def sample(batch: int) -> Prompt:
+            rows = torch.randint(len(self.xi), (batch,), generator=generator, device=self.device)
+            turn = self.sigma
+            if self.source.data != "mixed":
+                turn = torch.linalg.qr(torch.randn(D, D, generator=host))[0].to(self.device) @ self.sigma
+            return Prompt(self.points[rows] @ turn, self._labels(self.root[rows], generator))
+
+        return sample
 
     def all(self) -> Prompt:
         """Every prompt of the pool once, with one draw of labels."""
-        normal = torch.randn(len(self.xi), self.exact.shape[-1], 1, generator=self.gpu, device=self.device)
-        return Prompt(self.points @ self.sigma, (self.root @ normal)[..., 0])
+        generator = torch.Generator(self.device).manual_seed(stream(self.source.seed, f"{self.purpose}/all"))
+        return Prompt(self.points @ self.sigma, self._labels(self.root, generator))
 
     def bayes(self, prompt: Prompt) -> float:
         """The mean squared error of the Bayes estimator on the prompts of `all`."""
         guess = posterior_mean(prompt, self.exact @ self.exact.mT)[:, -1]
         return float((guess - prompt.ys[:, -1]).square().mean())
+
+    def _labels(self, root: Tensor, generator: torch.Generator) -> Tensor:
+        normal = torch.randn(len(root), root.shape[-1], 1, generator=generator, device=self.device)
+        return (root @ normal)[..., 0]
 
 
 def describe(world: str) -> dict[str, Any]:

@@ -45,6 +45,15 @@ def interval(low: float, high: float, *, nodes: int) -> Nodes:
     return (low + high) / 2 + (high - low) / 2 * points, vectors[0].square()
 
 
+def compress(nodes: Nodes, count: int) -> Nodes:
+    """Gauss's rule of a discrete distribution: `count` nodes that are exact for polynomials below degree 2 count."""
+    points, weights = nodes
+    if len(points) <= count:
+        return nodes
+    values, vectors = torch.linalg.eigh(_lanczos(points, weights.sqrt(), count))
+    return values, vectors[0].square()
+
+
 def best_rates(nodes: Nodes, layers: int) -> Float[Tensor, " layers"]:
     """The rates a_t of the multilayer model with the least loss: one over the roots of the best polynomial.
 
@@ -54,11 +63,15 @@ def best_rates(nodes: Nodes, layers: int) -> Float[Tensor, " layers"]:
     """
     points, weights = nodes
     wanted = min(layers, len(points))
-    # Lanczos: the eigenvalues of the tridiagonal matrix are the roots
-    mass = (weights * points).sqrt()
-    basis = [mass / mass.norm()]
+    rates = 1 / torch.linalg.eigvalsh(_lanczos(points, (weights * points).sqrt(), wanted))
+    return torch.cat([rates, rates.new_zeros(layers - wanted)])
+
+
+def _lanczos(points: Tensor, start: Tensor, count: int) -> Float[Tensor, "count count"]:
+    """The tridiagonal matrix whose eigenvalues are the roots of the orthogonal polynomial of weight start^2."""
+    basis = [start / start.norm()]
     diagonal, off = [], []
-    for _ in range(wanted):
+    for _ in range(count):
         moved = points * basis[-1]
         diagonal.append(moved @ basis[-1])
         for _ in range(2):
@@ -66,19 +79,15 @@ def best_rates(nodes: Nodes, layers: int) -> Float[Tensor, " layers"]:
                 moved = moved - (moved @ one) * one
         off.append(moved.norm())
         basis.append(moved / off[-1].clamp_min(1e-300))
-    matrix = torch.diag(torch.stack(diagonal))
-    if wanted > 1:
-        inner = torch.stack(off[:-1])
-        matrix = matrix + torch.diag(inner, 1) + torch.diag(inner, -1)
-    rates = 1 / torch.linalg.eigvalsh(matrix)
-    return torch.cat([rates, rates.new_zeros(layers - wanted)])
+    inner = torch.stack(off[:-1]) if count > 1 else points.new_zeros(0)
+    return torch.diag(torch.stack(diagonal)) + torch.diag(inner, 1) + torch.diag(inner, -1)
 
 
 def best_rate(nodes: Nodes, loops: int) -> float:
     """The rate of the looped model with the least loss: min E (1 - a lambda)^(2L), which is convex."""
     points, weights = nodes
     low, high = 1 / float(points.max()), 1 / float(points.min())
-    for _ in range(200):
+    for _ in range(80):
         middle = (low + high) / 2
         slope = float((weights * points * (1 - middle * points) ** (2 * loops - 1)).sum())
         low, high = (middle, high) if slope > 0 else (low, middle)

@@ -21,7 +21,17 @@ from looped.papers.gatmiry24.best import best_rates, chebyshev_rates, interval, 
 from looped.papers.gatmiry24.depth import listed
 from looped.papers.gatmiry24.losses import anisotropic_loss, exact_loss
 from looped.papers.gatmiry24.sizes import CHEBYSHEV
-from looped.papers.gatmiry24.training import Member, Sizes, first_weights, losses_on_windows, optimizer, spread, train
+from looped.papers.gatmiry24.training import (
+    Member,
+    Sizes,
+    first_weights,
+    losses_on_windows,
+    optimizer,
+    rotations,
+    spread,
+    train,
+    turned,
+)
 from looped.training.family import train_family
 from looped.training.trainer import stream
 
@@ -72,14 +82,13 @@ def train_anisotropic(
 ) -> Float[Tensor, "models layers d d"]:
     """Multilayer models on fresh covariances at every step, the sample covariance being Sigma exactly."""
     depths, steps = [member.depth for member in members], sizes["steps"]
-    generator = torch.Generator(settings.device).manual_seed(stream(0, "covariances"))
+    fresh = Roots(sizes["d"], 1, 1 + 2 * members[0].half, 0, settings.device)
     start = first_weights(members, (depths[0], sizes["d"], sizes["d"]), sizes["std"]).to(settings.device)
-    high = 1 + 2 * members[0].half
     trained = train_family(
         {"score": start},
         lambda family, root: anisotropic_loss(family["score"], depths, root).mean(-1),
         steps=steps,
-        draw=lambda step: roots(sizes["batch"], sizes["d"], 1, high, generator),
+        draw=lambda step: fresh(sizes["batch"]),
         log_every=max(1, steps // 100),
         progress=lambda done: report(done / steps),
         graph=True,
@@ -88,19 +97,25 @@ def train_anisotropic(
     return trained.family["score"]
 
 
-def roots(batch: int, d: int, low: float, high: float, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
+class Roots:
     """Sigma^{1/2} with eigenvalues uniform on [low, high] and uniformly random directions, in float64."""
-    place: dict[str, Any] = {"dtype": torch.float64, "device": generator.device, "generator": generator}
-    basis, triangle = torch.linalg.qr(torch.randn(batch, d, d, **place))
-    basis = basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]
-    values = low + (high - low) * torch.rand(batch, 1, d, **place)
-    return (basis * values.sqrt()) @ basis.mT
+
+    def __init__(self, d: int, low: float, high: float, seed: int, device: torch.device):
+        self.low, self.high = low, high
+        self.pool = rotations(d, seed).to(device)
+        self.generator = torch.Generator(device).manual_seed(stream(seed, "covariances"))
+
+    def __call__(self, batch: int) -> Float[Tensor, "batch d d"]:
+        """A fresh batch."""
+        axes = turned(self.pool, batch, self.generator)
+        place: dict[str, Any] = {"dtype": axes.dtype, "device": axes.device, "generator": self.generator}
+        values = self.low + (self.high - self.low) * torch.rand(batch, 1, axes.shape[-1], **place)
+        return (axes * values.sqrt()) @ axes.mT
 
 
 @torch.no_grad()
 def _anisotropic_test(score: Tensor, members: Sequence[Member], sizes: Sizes) -> Tensor:
-    generator = torch.Generator(score.device).manual_seed(stream(1, "covariances"))
-    tested = roots(sizes["tests"], sizes["d"], 1, 1 + 2 * members[0].half, generator)
+    tested = Roots(sizes["d"], 1, 1 + 2 * members[0].half, 1, score.device)(sizes["tests"])
     depths = [member.depth for member in members]
     parts = [anisotropic_loss(score, depths, part) for part in tested.split(500)]
     return torch.cat(parts, 1).mean(1)

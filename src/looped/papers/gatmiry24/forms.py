@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from looped.functional import kernels
 from looped.models.kernel_transformer import KernelTransformerConfig, restricted, unrestricted
 from looped.papers.gatmiry24.depth import listed
 from looped.papers.gatmiry24.sizes import FORMS
-from looped.papers.gatmiry24.training import Kind, Sizes, mixture, optimizer
+from looped.papers.gatmiry24.training import Kind, Sizes, mixture, optimizer, rotations, turned
 from looped.papers.gatmiry24.windows import KINDS, grows_more
 from looped.prompt import Prompt
 from looped.training.family import build_family, train_family
@@ -115,8 +116,13 @@ def prompts(form: str, batch: int, half: float, sizes: Sizes, generator: torch.G
     if form != "anisotropic":
         return z * values[:, :1, None].sqrt(), ys
     # z and w are invariant under rotation: turning the axes last is turning Sigma
-    axes = torch.linalg.qr(torch.randn(batch, d, d, generator=generator, device=device)).Q
+    axes = turned(_pool(d, device), batch, generator)
     return (z * values[:, None].sqrt()) @ axes, ys
+
+
+@cache
+def _pool(d: int, device: torch.device) -> Tensor:
+    return rotations(d, 0).to(device, torch.float32)
 
 
 def draw(figure: Any, data: Data) -> None:

@@ -74,7 +74,7 @@ def exact_loss(
     """
     models, nodes, d = len(score), scale.shape[1], score.shape[-1]
     eye = torch.eye(d, dtype=score.dtype, device=score.device)
-    rates = scale.repeat_interleave(d, 1)[:, None].expand(models, 1, -1)
+    rates = scale[:, None, :, None].expand(models, 1, nodes, d).reshape(models, 1, nodes * d)
 
     def layer(product: Tensor, a: Tensor) -> Tensor:
         return product - rates[: len(product)] * torch.bmm(a.mT, product)

@@ -40,7 +40,7 @@ DEPTH: dict[str, dict[str, Any]] = {
         "sampled": {**CPU_SAMPLED, "steps": 800, "batch": 1500},
     },
     "paper": {
-        **SHAPE, "kappas": [2, 4, 8], "depths": [1, 2, 3, 4, 5, 6, 7, 8], "seeds": 2, "exact": PAPER_EXACT,
+        **SHAPE, "kappas": [2, 4, 8], "depths": [1, 2, 3, 4, 6, 8], "seeds": 2, "exact": PAPER_EXACT,
         "sampled": PAPER_SAMPLED,
     },
 }  # fmt: skip
@@ -74,7 +74,7 @@ CHEBYSHEV: dict[str, dict[str, Any]] = {
     },
     "paper": {
         "d": 10, "kappa": 8, "depths": [1, 2, 3, 4, 5, 6, 7, 8], "seeds": 3, "isotropic": PAPER_EXACT,
-        "anisotropic": {**PAPER_EXACT, "batch": 512, "tests": 20_000},
+        "anisotropic": {**PAPER_EXACT, "steps": 10_000, "batch": 256, "tests": 20_000},
     },
 }  # fmt: skip
 """Whether training finds the Chebyshev weights."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from looped.evaluation.claims import Settings
 from looped.experiment import OptimizerConfig
 from looped.functional.schedules import Schedule
-from looped.papers.gatmiry24.best import Nodes, windows
+from looped.papers.gatmiry24.best import Nodes, compress, windows
 from looped.papers.gatmiry24.losses import covariance_loss, exact_loss, sampled_loss
 from looped.training.family import Clip, train_family
 from looped.training.trainer import stream
@@ -122,6 +122,19 @@ def train(
     return trained.family["score"]
 
 
+def rotations(d: int, seed: int, count: int = 4096) -> Float[Tensor, "count d d"]:
+    """Uniformly random orthogonal matrices, in float64."""
+    generator = torch.Generator().manual_seed(stream(seed, "rotations"))
+    basis, triangle = torch.linalg.qr(torch.randn(count, d, d, dtype=torch.float64, generator=generator))
+    return basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]
+
+
+def turned(pool: Float[Tensor, "count d d"], batch: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
+    """Products of two matrices of a pool: as good as fresh ones, without a factorisation at every step."""
+    first, second = torch.randint(len(pool), (2, batch), generator=generator, device=generator.device)
+    return pool[first] @ pool[second]
+
+
 def first_weights(members: Sequence[Member], shape: tuple[int, ...], std: float) -> Float[Tensor, "models ..."]:
     """Normal weights, each member's named by its seed alone, in float64."""
     seeds = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
@@ -152,6 +165,20 @@ class Prompts:
         which, where = drawn.repeat(1, len(self.centres) // seeds, 1)
         centre = self.centres.gather(1, (which * self.counts).long().clamp(max=self.centres.shape[1] - 1))
         return covariance, centre + self.half * (2 * where - 1), w
+
+
+def spectrum(setting: str, sizes: Sizes, *, nodes: int) -> Nodes:
+    """A rule for the eigenvalues of the sample covariance in units of s, exact below degree 2 nodes."""
+    if setting == "exact":
+        return torch.ones(1).double(), torch.ones(1).double()
+    covariance = wishart(sizes["tests"], sizes["n"], sizes["d"], torch.Generator().manual_seed(0)).double()
+    values = torch.linalg.eigvalsh(covariance).flatten()
+    return compress((values, torch.full_like(values, 1 / len(values))), nodes)
+
+
+def product(left: Nodes, right: Nodes) -> Nodes:
+    """The distribution of the product of two independent numbers."""
+    return torch.outer(left[0], right[0]).flatten(), torch.outer(left[1], right[1]).flatten()
 
 
 def wishart(batch: int, n: int, d: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:

@@ -10,10 +10,10 @@ import torch
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
-from looped.papers.gatmiry24.best import best_rate, best_rates, loss_of, windows
+from looped.papers.gatmiry24.best import Nodes, best_rate, best_rates, loss_of, windows
 from looped.papers.gatmiry24.depth import SETTINGS, listed
 from looped.papers.gatmiry24.sizes import WINDOWS
-from looped.papers.gatmiry24.training import Kind, Member, Sizes, losses_on_windows, mixture, train, wishart
+from looped.papers.gatmiry24.training import Kind, Member, Sizes, losses_on_windows, mixture, product, spectrum, train
 
 KINDS: tuple[Kind, ...] = ("multilayer", "looped")
 ROUNDING = 1e-20
@@ -44,16 +44,11 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
 
 def best_curve(kind: Kind, setting: str, count: int, sizes: Sizes) -> list[float]:
     """The loss on every window of the best weights for no window, A_t = a_t I."""
-    spectrum = torch.ones(1).double()
-    if setting == "sampled":
-        covariance = wishart(sizes["tests"], sizes["n"], sizes["d"], torch.Generator().manual_seed(0)).double()
-        spectrum = torch.linalg.eigvalsh(covariance).flatten()
     centres, depth = mixture(count)["centres"], sizes["depth"]
+    within = spectrum(setting, sizes, nodes=2 * depth)
 
-    def nodes(half: float):
-        s, weights = windows(centres, half, nodes=depth + 1)
-        each = weights[:, None].expand(-1, len(spectrum)) / len(spectrum)
-        return torch.outer(s, spectrum).flatten(), each.flatten()
+    def nodes(half: float) -> Nodes:
+        return product(windows(centres, half, nodes=depth + 1), within)
 
     trained = nodes(0.0)
     rates = best_rates(trained, depth) if kind == "multilayer" else torch.full((depth,), best_rate(trained, depth))

@@ -19,7 +19,9 @@ from looped.evaluation.saved import save_evaluation
 from looped.experiment import Experiment
 from looped.functional.schedules import Trapezoid
 from looped.papers import yang24
+from looped.report.drawing import save_figure
 from looped.report.page import write_report
+from looped.report.plots import evaluation_figure
 
 TITLE = "A small looped transformer against least squares"
 LEAD = (
@@ -57,6 +59,7 @@ def demo(
             messages.print(table(result, title))
     # on noiseless data least squares is exact and no contest: the page leads with noise
     page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD)
+    save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
     result, run = results[0], runs[0]
     model_curve, least_squares = result.by_examples[:2]
     figures = {

@@ -45,14 +45,14 @@ def through_json(data):
 small = st.integers(1, 50)
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
 positive = st.floats(min_value=1e-12, max_value=1e6)
-schedules = st.one_of(
+counts = st.one_of(
     st.builds(lambda a, b, by, every: Staircase(start=a, stop=a + b, by=by, every=every), small, small, small, small),
     st.builds(lambda low, more: RandomDepth(low=low, high=low + more), small, small),
     st.builds(
         lambda start, more, share: Ramp(start=start, stop=start + more, share=share), small, small, st.floats(0.01, 1)
     ),
-    st.builds(lambda a, b: Trapezoid(warmup=a / 2, decay=b / 2), st.floats(0, 1), st.floats(0, 1)),
 )
+factors = st.builds(lambda a, b: Trapezoid(warmup=a / 2, decay=b / 2), st.floats(0, 1), st.floats(0, 1))
 optimizers = st.builds(
     OptimizerConfig,
     kind=st.sampled_from(["adam", "adamw", "muon"]),
@@ -60,7 +60,7 @@ optimizers = st.builds(
     betas=st.tuples(st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True)),
     weight_decay=finite,
     clip=st.none() | positive,
-    schedule=schedules,
+    schedule=factors | counts,
 )
 train_configs = st.builds(
     TrainConfig,
@@ -68,8 +68,8 @@ train_configs = st.builds(
     batch=small,
     points=small,
     window=st.just(1),
-    depth=st.none() | schedules,
-    active_points=st.none() | schedules,
+    depth=st.none() | counts,
+    active_points=st.none() | counts,
     pool=st.none() | small,
     optimizer=optimizers,
     average=st.none() | st.floats(0.01, 0.99),

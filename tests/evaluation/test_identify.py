@@ -21,7 +21,7 @@ TASK = LinearRegression(d=D)
 
 
 def found(model, task=TASK, **options):
-    return identify(model, task, points=N + 1, **{"prompts": 32, **options}).loops
+    return identify(model, task, points=N + 1, **{"prompts": 16, "max_steps": 3, **options}).loops
 
 
 def test_gradient_descent_is_found_with_its_step_count_and_rate():

@@ -97,7 +97,8 @@ def test_cheng24_equation_26(batch, n, d, loops, seed, heads, transform):
                     v[:d, :d] = weights["transform"]
                 update += v @ z @ mask @ scores(kernel, weights["key"] @ z[:d], weights["query"] @ z[:d])
             z = z + update
-            assert got[t, b, 0] == pytest.approx(-z[d, n], abs=1e-10)
+            # states of the exp kernel can grow to 1e11 and beyond, where 1e-10 is below rounding
+            assert got[t, b, 0] == pytest.approx(-z[d, n], abs=1e-10, rel=1e-10)
 
 
 @settings(max_examples=25, deadline=None)

@@ -226,7 +226,7 @@ def test_distances_are_zero_at_the_theorem_s_points_and_one_far_from_them():
 
 
 def test_a_family_is_trained_as_each_alone():
-    sizes = {**LOSSES["smoke"], "steps": 12, "batch": 32, "resample": 3, "kept": 3}
+    sizes = {**LOSSES["smoke"], "steps": 12, "batch": 32, "resample": 3, "kept": 3, "seeds": [0, 1]}
     cases = [Case(world="paper", data=kind, heads=("exp",), n=4, layers=2) for kind in ("relu", "exp")]
     training._done.clear()
     together = outcomes(cases, sizes, CPU, lambda *_: None)
@@ -254,20 +254,20 @@ def test_a_model_that_jumps_goes_back_and_no_other_notices():
 
     def loss(family, batch):
         w = family.w[:, 0]
-        cliff = torch.where(w > 0.5, torch.inf, -w)
+        cliff = torch.where(w > 0.5, torch.inf, 2 - w)
         return torch.stack([1 + w[0].sub(1).square(), cliff[1], 1 + w[2].sub(-1).square()])
 
     def run(**options):
         family = torch.nn.Module()
         family.w = torch.nn.Parameter(torch.zeros(3, 1))
-        setup = {"rate": 0.2, "betas": [0.9, 0.99], "decay": 0.5, "clip": None, **options}
+        setup = {"rate": 0.02, "betas": [0.9, 0.99], "decay": 0.5, "clip": None, **options}
         made = careful.train_carefully(
             family,
             loss,
-            steps=60,
+            steps=160,
             draw=lambda step: None,
             every=10,
-            keep_every=20,
+            keep_every=80,
             optimizer=setup,
             watch=lambda model: model.w[:, 0],
         )
@@ -278,8 +278,8 @@ def test_a_model_that_jumps_goes_back_and_no_other_notices():
     assert made.returns[1] > 0
     assert 0.3 < float(end[1]) <= 0.5
     assert end[[0, 2]].tolist() == pytest.approx([1, -1], abs=0.05)
-    assert made.watched.shape == (4, 3)
-    assert made.losses.shape == (3, 3)
+    assert made.watched.shape == (3, 3)
+    assert made.losses.shape == (2, 3)
 
 
 def test_careful_steps_are_adam_s_and_a_tiny_clip_gives_normalised_momentum():
@@ -325,6 +325,7 @@ def test_the_figures_model_is_the_library_s():
     mine = predictions(weights, heads, prepare(prompt, heads))[0]
     model = functional(d=5, loops=2, layers=2, kernel=heads, mean=True).build()
     model.load_state_dict({name: value[0] for name, value in family.state_dict().items()})
+    model.put(1, transform=0.1 * model.heads[1].transform.detach())
     torch.testing.assert_close(mine, model.predict(prompt)[:, 0], atol=1e-5, rtol=1e-4)
 
 

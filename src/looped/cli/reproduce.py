@@ -78,8 +78,8 @@ def table(results: list[Result]) -> Table:
     for column in ("value", "spread", "verdict"):
         rows.add_column(column, justify="right" if column == "value" else "left", no_wrap=True)
     for claim in claims:
-        spread = "" if claim.low is None else f"{claim.low:.3g} .. {claim.high:.3g}"
-        value = "" if claim.value is None else f"{claim.value:.3g}"
+        value, low, high = ("-" if one is None else f"{one:.3g}" for one in (claim.value, claim.low, claim.high))
+        spread = "" if low == high == "-" else f"{low} .. {high}"
         about = f"[bold]{claim.id}[/]\n[dim]{escape(claim.tolerance)}[/]"
         rows.add_row(about, value, spread, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")
     return rows

@@ -137,20 +137,22 @@ def _identify(loop: int, prompt: Prompt, answers: Answers, steps: int, level: fl
     if min(*fit.sizes, *judge.sizes) == 0 or not all(map(math.isfinite, (*fit.sizes, *judge.sizes))):
         return Loop(loop=loop, best=None, others=[])
     matches: list[Match] = []
+    descents: list[Match] = []
     for algorithm in ALGORITHMS:
         counts = range(1, steps + 1) if algorithm.iterates else [0]
         tried = [_match(algorithm, count, fit, judge, level, seed) for count in counts]
         known = [one for one in tried if one is not None]
-        if known:
-            least = min(one.distance for one in known)
-            # more steps of a smaller size can tie; fewer are the simpler account
-            matches.append(next(one for one in known if one.distance <= SLACK * least + ROUNDING))
-    descent = next((one for one in matches if one.algorithm == "gradient descent"), None)
-    if descent is not None:
-        matches.append(_preconditioned(descent, fit, judge, level, seed))
-    least = min(one.distance for one in matches)
-    best = next(one for one in matches if one.distance <= SLACK * least + ROUNDING)
-    return Loop(loop=loop, best=best, others=sorted(matches, key=lambda one: one.distance))
+        matches += _simplest(known)
+        if algorithm.name == "gradient descent":
+            descents = known
+    matches += _simplest([_preconditioned(one, fit, judge, level, seed) for one in descents])
+    return Loop(loop=loop, best=_simplest(matches)[0], others=sorted(matches, key=lambda one: one.distance))
+
+
+def _simplest(matches: list[Match]) -> list[Match]:
+    """The first, and so simplest or shortest, of those that are as near as the nearest; nothing out of nothing."""
+    least = min((one.distance for one in matches), default=0.0)
+    return [one for one in matches if one.distance <= SLACK * least + ROUNDING][:1]
 
 
 def _half(prompt: Prompt, answers: Answers, part: slice) -> _Half:
@@ -183,7 +185,7 @@ def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: fl
 
 
 def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed: int) -> Match:
-    """Gradient descent with a matrix for a rate, the same in every step: as many steps as plain descent has at best."""
+    """Gradient descent with a matrix for a rate, the same in every step, found from the plain descent's rate."""
     d, steps = fit.prompt.d, descent.steps
     matrix = (descent.parameters["rate"] * torch.eye(d).to(fit.prompt.xs)).requires_grad_()
     optimizer = torch.optim.LBFGS(
@@ -251,6 +253,6 @@ def levenberg(
         else:
             break
         gained, values, size, damping = size - new, moved, new, damping / 8
-        if gained <= 1e-4 * size or size < 1e-28:
+        if gained <= 1e-3 * size or size < 1e-28:
             break
     return values

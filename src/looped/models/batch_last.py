@@ -83,18 +83,39 @@ def _by_terms(left: Tensor, right: Tensor, arena: Arena | None = None) -> Tensor
     return out
 
 
-def _at_once(left: Tensor, right: Tensor) -> Tensor:
-    return (left[:, :, :, None] * right[:, None]).sum(2)
+TERMS = 8
+"""Terms that one compiled kernel adds up: few enough kernels for all sizes, few enough passes over the result."""
+
+
+def _by_blocks(left: Tensor, right: Tensor) -> Tensor:
+    """On a GPU: some terms at a time, in one kernel that writes nothing but their sum."""
+    out: Tensor | None = None
+    for one, other in zip(left.split(TERMS, 2), right.split(TERMS, 1), strict=True):
+        out = _compiled()(one, other) if out is None else out + _compiled()(one, other)
+    assert out is not None
+    return out
+
+
+def _sum_of_terms(left: Tensor, right: Tensor) -> Tensor:
+    out = left[:, :, 0, None] * right[:, None, 0]
+    for k in range(1, left.shape[2]):
+        out = out + left[:, :, k, None] * right[:, None, k]
+    return out
+
+
+@functools.cache
+def _compiled() -> Callable[[Tensor, Tensor], Tensor]:
+    # a kernel for every number of terms and every order of strides, all of them small
+    torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)  # type: ignore[attr-defined]
+    return torch.compile(_sum_of_terms, dynamic=True)
 
 
 @functools.cache
 def _on_gpu() -> Callable[[Tensor, Tensor], Tensor]:
-    """One compiled kernel that never writes the terms; where it cannot be compiled, one term after the other."""
-    compiled = torch.compile(_at_once, dynamic=True)
-    sample = torch.ones(1, 2, 3, 5, device="cuda"), torch.ones(1, 3, 2, 5, device="cuda")
+    """Compiled kernels; where they cannot be compiled, one term after the other."""
     try:
-        compiled(*sample)
+        _by_blocks(torch.ones(1, 2, 3, 5, device="cuda"), torch.ones(1, 3, 2, 5, device="cuda"))
     except Exception as error:  # whatever the compiler's own trouble is, the result does not depend on it
         warnings.warn(f"products are computed term by term: {type(error).__name__}: {error}", stacklevel=2)
         return _by_terms
-    return compiled
+    return _by_blocks

@@ -85,8 +85,8 @@ FORMS: dict[str, dict[str, Any]] = {
         "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "batch": 16, "tests": 64, "std": {"unrestricted": 0.1},
     },
     "cpu": {
-        "d": 5, "n": 10, "depth": 4, "count": 2, "halves": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], "seeds": 3, "steps": 800,
-        "rate": 0.01, "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "batch": 256, "tests": 8192,
+        "d": 5, "n": 10, "depth": 4, "count": 2, "halves": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], "seeds": 3, "steps": 400,
+        "rate": 0.02, "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "batch": 128, "tests": 8192,
         "std": {"unrestricted": 0.1},
     },
     "paper": {

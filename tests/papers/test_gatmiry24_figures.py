@@ -325,6 +325,20 @@ def test_form_judges_can_hold_and_fail(measured):
     assert set(verdicts(forms.beyond_forms, data).values()) == {"fails"}
 
 
+@pytest.mark.parametrize("form", ["linear", "anisotropic"])
+def test_prompts_of_the_forms_have_their_covariance(form):
+    """XX'/n has the drawn eigenvalues exactly, along the axes or turned, and the query's label has variance d."""
+    sizes = {"d": D, "n": N, "count": 2}
+    xs, ys = forms.prompts(form, 4000, 0.0, sizes, torch.Generator().manual_seed(0))
+    values = torch.linalg.eigvalsh(xs[:, :-1].mT @ xs[:, :-1] / N)
+    assert float(torch.minimum((values - 1).abs(), (values - 8).abs()).max()) < 1e-3
+    spread_of = values[:, -1] - values[:, 0]
+    assert (float(spread_of.max()) > 6) == (form == "anisotropic")
+    assert float(ys[:, -1].square().mean()) == pytest.approx(D, rel=0.1)
+    w = torch.linalg.lstsq(xs[:, :-1], ys[:, :-1, None]).solution
+    torch.testing.assert_close((xs[:, -1:] @ w)[:, 0, 0], ys[:, -1], atol=1e-3, rtol=1e-3)
+
+
 def test_depth_needed_is_interpolated():
     assert depth.needed([1, 2, 4], [1.0, 0.1, 0.001], 0.01) == pytest.approx(3.0)
     assert depth.needed([1, 2], [0.5, 0.1], 0.7) == 1.0

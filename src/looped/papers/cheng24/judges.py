@@ -58,6 +58,8 @@ def best(data_name: str, *, where: Sequence[Mapping[str, Any]]) -> Callable[[Dat
             value = ratios(one, data_name, others, [len(one["x"]) - 1])
             found.append(value)
             told.append(f"n = {one['x'][-1] if one['axis'] == 'n' else one['n']}: {over_seeds(value)[0]:.3f}")
+            lost = [name for name in others if any(seed[-1] is None for seed in one["lines"][name])]
+            told += [f"h = {name} diverged there for a seed, which the ratio leaves out" for name in lost]
         joined = [[v for row in rows for v in row] for rows in zip(*found, strict=True)]
         value, low, high = over_seeds(joined)
         return Measured(value=value, low=low, high=high, holds=value <= TIE, note="; ".join(told))

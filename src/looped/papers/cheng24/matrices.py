@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Settings
-from looped.evaluation.panels import finish, log_y, seeds_line
+from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
 from looped.papers.cheng24 import judges
 from looped.papers.cheng24.scales import MATRICES
 from looped.papers.cheng24.training import Case, kept_steps, outcomes
@@ -50,24 +50,37 @@ def _measure(number: int, world: str):
 
 
 def draw(figure: Any, data: Data) -> None:
-    """One panel a pair (K, h), logarithmic distance against training steps, a line a matrix."""
+    """One panel a pair (K, h), logarithmic distance against training steps, a line a matrix; losses at the end."""
     panels = data["panels"]
     columns = min(3, len(panels))
     rows = len(panels) // columns
     figure.set_size_inches(2.9 * columns + 0.4, 2.1 * rows + 0.9)
+    every = [value for one in panels for seed in one["distances"] for row in seed for value in row if value]
+    bottom = min(0.02, 0.8 * min(every))
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for index, (ax, one) in enumerate(zip(axes.flat, panels, strict=True)):
         names = [f"B'C, layer {k}" for k in range(LAYERS)] + [f"A, layer {k}" for k in range(LAYERS - 1)]
         for place, _ in enumerate(one["distances"][0][0]):
             runs = [[row[place] for row in seed] for seed in one["distances"]]
             seeds_line(ax, place, data["steps"], runs, names[place], linewidth=1.3)
+        ends = [data["steps"][0], data["steps"][-1]]
+        reference_line(ax, ends, [judges.SMALL] * 2, f"{judges.SMALL}, converged", linewidth=0.8)
         log_y(ax)
-        ax.set_title(f"({'abcdefghi'[index]}) {one['title']}")
+        ax.set(title=f"({'abcdefghi'[index]}) {one['title']}", ylim=(bottom, 1.3))
+        loss, bayes = (_shown(one[name]) for name in ("losses", "bayes"))
+        ax.text(0.03, 0.05, f"loss {loss}, Bayes {bayes}", transform=ax.transAxes, fontsize=8)
     for ax in axes[-1]:
         ax.set_xlabel("training steps")
     for ax in axes[:, 0]:
         ax.set_ylabel("distance to a I")
-    finish(figure, columns=5)
+    finish(figure, columns=6)
+
+
+def _shown(values: Sequence[float | None]) -> str:
+    """A mean over seeds in a few letters."""
+    known = [value for value in values if value is not None]
+    mean = sum(known) / len(values) if len(known) == len(values) else math.inf
+    return "0" if mean < 5e-4 else f"{mean:.2g}"
 
 
 def _claims(number: int, name: str) -> tuple[Claim, ...]:

@@ -22,7 +22,7 @@ _PAPER: dict[str, Any] = {
 }
 TRAIN: dict[str, dict[str, Any]] = {
     "smoke": {**_PAPER, "batch": 8, "resample": 2, "steps": 3, "seeds": [0], "test": 32, "pool": 16, "kept": 2},
-    "cpu": {**_PAPER, "batch": 256, "steps": 1000, "seeds": [0, 1], "test": 16_384, "pool": 8192, "kept": 25},
+    "cpu": {**_PAPER, "batch": 256, "steps": 800, "seeds": [0, 1], "test": 16_384, "pool": 8192, "kept": 25},
     "paper": _PAPER,
 }
 """`cpu`: the same training on minibatches of 256."""
@@ -31,6 +31,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "cpu": {**TRAIN["cpu"], "n": [2, 6, 14], "depth": 3, "layers": [1, 3, 6], "fixed_n": [14, 6]},
     "paper": {
         **TRAIN["paper"],
+        "steps": 600,
         "n": [2, 4, 6, 8, 10, 12, 14],
         "depth": 3,
         "layers": [1, 2, 3, 4, 5, 6, 7, 8],

@@ -164,12 +164,12 @@ def kept_steps(sizes: Mapping[str, Any]) -> list[int]:
 def weights_of(model: Any, n: int) -> list[HeadWeights]:
     """The heads' weights with M = B'C, in units that suit one rate: A and r over n unless h is the softmax, a mean.
 
-    The A of an exp head counts a tenth of that: with covariates that grow in every layer its scores explode.
+    The A of a linear or exp head counts a tenth of that: covariates that grow in every layer make scores explode.
     """
     found = []
     for head in model.heads:
         scale = 1.0 if head.head.kernel is softmax else 1 / n
-        slow = 0.1 if head.head.kernel is kernels.exp else 1.0
+        slow = 0.1 if head.head.kernel in (kernels.linear, kernels.exp) else 1.0
         transform = slow * scale * head.transform if hasattr(head, "transform") else None
         found.append(head_weights(head.key, head.query, scale * head.label, transform))
     return found

@@ -92,7 +92,7 @@ def train_anisotropic(
         log_every=max(1, steps // 100),
         progress=lambda done: report(done / steps),
         graph=True,
-        **optimizer(sizes),
+        **optimizer("multilayer", sizes),
     )
     return trained.family["score"]
 

@@ -24,6 +24,7 @@ CPU_SAMPLED: dict[str, Any] = {
     "halve": 0.1,
     "betas": [0.9, 0.99],
     "clip": 1.0,
+    "clip_looped": 10.0,
     "batch": 2000,
     "every": 2,
     "tests": 4096,
@@ -83,16 +84,20 @@ FORMS: dict[str, dict[str, Any]] = {
     "smoke": {
         "d": 3, "n": 6, "depth": 2, "count": 2, "halves": [0.0, 0.5], "seeds": 1, "steps": 5, "rate": 0.01,
         "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "batch": 16, "tests": 64, "std": {"unrestricted": 0.1},
+        "prompts": "exact",
     },
     "cpu": {
         "d": 5, "n": 10, "depth": 4, "count": 2, "halves": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], "seeds": 3, "steps": 400,
-        "rate": 0.02, "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "batch": 128, "tests": 8192,
+        "rate": 0.02, "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "clip_looped": 5.0, "batch": 128, "tests": 8192,
         "std": {"unrestricted": 0.1},
+        "prompts": "exact",
     },
     "paper": {
         "d": 5, "n": 10, "depth": 4, "count": 2, "halves": [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], "seeds": 5, "steps": 5000,
-        "rate": 0.01, "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "batch": 4096, "tests": 65_536,
+        "rate": 0.01, "halve": 0.1, "betas": [0.9, 0.99], "clip": 1.0, "clip_looped": 5.0, "batch": 4096,
+        "tests": 65_536,
         "std": {"unrestricted": 0.1},
+        "prompts": "exact",
     },
 }  # fmt: skip
 """Other forms of attention and of covariance."""

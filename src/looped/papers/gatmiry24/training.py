@@ -68,13 +68,17 @@ def mixture(count: int) -> dict[str, Any]:
     return {"centres": tuple(torch.linspace(1, 8, count, dtype=torch.float64).tolist()), "half": 0.0}
 
 
-def optimizer(sizes: Sizes) -> dict[str, Any]:
-    """AdamW, a rate that is halved again and again, each matrix's gradient clipped."""
+def optimizer(kind: Kind, sizes: Sizes) -> dict[str, Any]:
+    """AdamW, a rate that is halved again and again, each matrix's gradient clipped.
+
+    A looped matrix's gradient is a sum over its loops: `clip_looped`, where there is one, is its own largest norm.
+    """
     betas = tuple(sizes["betas"])
     adam = OptimizerConfig(
         kind="adamw", learning_rate=sizes["rate"], betas=betas, schedule=Halving(share=sizes["halve"])
     )
-    return {"optimizer": adam, "clip": None if sizes["clip"] is None else Clip(norm=sizes["clip"], over="matrix")}
+    norm = sizes.get("clip_looped", sizes["clip"]) if kind == "looped" else sizes["clip"]
+    return {"optimizer": adam, "clip": Clip(norm=norm, over="matrix")}
 
 
 def train(
@@ -117,7 +121,7 @@ def train(
         log_every=max(1, steps // 100),
         progress=lambda done: report(done / steps),
         graph=True,
-        **optimizer(sizes),
+        **optimizer(kind, sizes),
     )
     return trained.family["score"]
 

@@ -13,7 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
@@ -162,16 +161,15 @@ def kept_steps(sizes: Mapping[str, Any]) -> list[int]:
 
 
 def weights_of(model: Any, n: int) -> list[HeadWeights]:
-    """The heads' weights with M = B'C, in units that suit one rate: A and r over n unless h is the softmax, a mean.
+    """The heads' weights with M = B'C, in units that suit one rate: r over n and A over 10 n, unless h is the softmax.
 
-    The A of a linear or exp head counts a tenth of that: covariates that grow in every layer make scores explode.
+    A sum over n examples wants weights of the order of 1/n; covariates that grow in every layer make scores explode.
     """
     found = []
     for head in model.heads:
-        scale = 1.0 if head.head.kernel is softmax else 1 / n
-        slow = 0.1 if head.head.kernel in (kernels.linear, kernels.exp) else 1.0
-        transform = slow * scale * head.transform if hasattr(head, "transform") else None
-        found.append(head_weights(head.key, head.query, scale * head.label, transform))
+        mean = head.head.kernel is softmax
+        transform = head.transform * (1 if mean else 0.1 / n) if hasattr(head, "transform") else None
+        found.append(head_weights(head.key, head.query, head.label * (1 if mean else 1 / n), transform))
     return found
 
 

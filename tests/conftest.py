@@ -2,6 +2,8 @@
 
 import os
 
+from pathlib import Path
+
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 from jaxtyping import install_import_hook
@@ -22,3 +24,13 @@ def generator() -> torch.Generator:
 def _one_thread():
     """Small tensors run fastest on one thread, and two test processes share two cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder of the OpenML tables and of Multi30k: `LOOPED_DATA`, or shared/data beside the checkout."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("LOOPED_DATA") or beside)
+    if not (folder / "openml").is_dir():
+        pytest.skip("the data files are not here: set LOOPED_DATA to the folder that holds openml/ and translation/")
+    return folder

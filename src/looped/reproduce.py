@@ -72,6 +72,7 @@ def reproduce(
     out: Path,
     device: torch.device | str = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
+    runs: Path = Path("runs"),
     again: bool = False,
 ) -> Result:
     """Measure a figure unless `out` has it at these settings already, judge its claims, and keep both.
@@ -88,7 +89,7 @@ def reproduce(
         data, origin = kept["data"], kept["provenance"]
     else:
         started = time.monotonic()
-        settings = Settings(scale=scale, device=torch.device(device), progress=progress)
+        settings = Settings(scale=scale, device=torch.device(device), progress=progress, runs=runs)
         # through JSON and back, so that a fresh result and a kept one are the same thing
         data = json.loads(json.dumps(figure.measure(sizes, settings), allow_nan=False))
         origin = {**provenance(device), "seconds": round(time.monotonic() - started, 2)}

@@ -25,6 +25,9 @@ def reproduce(
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Where results are kept and looked for.")
     ] = "results",
+    runs: Annotated[
+        str, typer.Option("--runs", metavar="DIR", help="Where training runs are kept; finished ones are used again.")
+    ] = "runs",
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is there already.")] = False,
     device: Device = "auto",
     json: Json = False,
@@ -48,7 +51,7 @@ def reproduce(
                 bar.start()
                 bar.update(task, completed=share, what=what)
 
-            result = run(figure, scale, out=Path(out), device=where, progress=report, again=again)
+            result = run(figure, scale, out=Path(out), device=where, progress=report, runs=Path(runs), again=again)
             bar.update(task, completed=1.0, what=f"{result.provenance['seconds']:.1f} s")
             draw(result, Path(out))
             results.append(result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -73,6 +74,8 @@ class Settings:
     """Where to compute."""
     progress: Callable[[str, float], None] = lambda what, share: None
     """Hears what is being done, and which share of the figure is done."""
+    runs: Path = Path("runs")
+    """Where the figure's training runs lie; finished ones are used again."""
 
 
 @dataclass(frozen=True, kw_only=True)

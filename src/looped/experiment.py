@@ -135,9 +135,11 @@ class Experiment:
                 "without injection the prompt enters by the first state alone: `grad` must be null (all loops), "
                 f"or the read-in is never trained; got {getattr(self.train, 'grad', None)}."
             )
-        d = getattr(self.model, "d", self.task.d)
-        if d != self.task.d:
-            raise ValueError(f"`task.d` and `model.d` must agree; got {self.task.d} and {d}.")
+        for name in ("d", "vocabulary"):
+            asked = getattr(self.task, name, None)
+            read = getattr(self.model, name, asked)
+            if read != asked:
+                raise ValueError(f"`task.{name}` and `model.{name}` must agree; got {asked} and {read}.")
         if not self.name or any(not (letter.isalnum() or letter in "._-") for letter in self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
 

@@ -1,17 +1,47 @@
-"""What a task gives and a model reads."""
+"""What a task gives and a model reads: pairs to learn a function from, or a sequence to go on with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+
+B = TypeVar("B", bound="_Batch")
+
+
+class _Batch:
+    """What both kinds of prompt can do: their fields are tensors, batch first."""
+
+    @property
+    def places(self) -> torch.Size:
+        """The shape of what is scored: (*models, batch, positions)."""
+        raise NotImplementedError
+
+    @property
+    def num_positions(self) -> int:
+        """How many answers of a prompt are scored: one at every x, or at every token of a sequence."""
+        return self.places[-1]
+
+    def to(self: B, target: torch.device | torch.dtype | str) -> B:
+        """The same prompt on another device or in another precision."""
+        precision = isinstance(target, torch.dtype)
+        return self._map(lambda one: one if precision and not one.is_floating_point() else one.to(target))
+
+    def rows(self: B, index: slice | Tensor) -> B:
+        """The prompts at `index` of the batch."""
+        return self._map(lambda tensor: tensor[index])
+
+    def _map(self: B, f: Callable[[Tensor], Tensor]) -> B:
+        return _zip(lambda parts: f(parts[0]), [self])
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Prompt(_Batch):
     """A batch of prompts: n pairs (x_i, y_i), each x_i a query answered from the pairs before it.
 
     A leading axis of models may stand in front of `batch` in every tensor.
@@ -47,24 +77,94 @@ class Prompt:
         return self.xs.shape[-2]
 
     @property
+    def places(self) -> torch.Size:
+        """(*models, batch, n)."""
+        return self.ys.shape
+
+    @property
     def d(self) -> int:
         """The dimension of each x."""
         return self.xs.shape[-1]
-
-    def to(self, target: torch.device | torch.dtype | str) -> Prompt:
-        """The same prompt on another device or in another precision."""
-        precision = isinstance(target, torch.dtype)
-        return self._map(lambda one: one if precision and not one.is_floating_point() else one.to(target))
-
-    def rows(self, index: slice | Tensor) -> Prompt:
-        """The prompts at `index` of the batch."""
-        return self._map(lambda tensor: tensor[index])
 
     def head(self, n: int) -> Prompt:
         """The first `n` pairs of every prompt."""
         weights = None if self.weights is None else self.weights[..., :n]
         return replace(self, xs=self.xs[..., :n, :], ys=self.ys[..., :n], weights=weights)
 
-    def _map(self, f) -> Prompt:
-        weights = None if self.weights is None else f(self.weights)
-        return Prompt(f(self.xs), f(self.ys), weights, {name: f(value) for name, value in self.truth.items()})
+
+@dataclass(frozen=True)
+class Sequence(_Batch):
+    """A batch of sequences: at every token a target, answered from the tokens up to it.
+
+    Tokens are vectors or, for text, whole numbers; so are targets. A leading axis of models may stand in front.
+    """
+
+    tokens: Float[Tensor, "*models batch seq d"] | Int[Tensor, "*models batch seq"]
+    targets: Float[Tensor, "*models batch seq outputs"] | Int[Tensor, "*models batch seq"]
+    weights: Float[Tensor, "*models batch seq"] | None = None
+    """Weight of each position in the loss, 0 for not scored (padding, what nobody can know); None scores all alike."""
+    truth: Mapping[str, Tensor] = field(default_factory=dict)
+    """What generated the sequence, batch first: for judges only, models never read it."""
+
+    def __post_init__(self) -> None:
+        places = self.places
+        if len(places) < 2 or places != _places(self.targets):
+            raise ValueError(
+                "`tokens` and `targets` must be (batch, seq, d) of floats or (batch, seq) of whole numbers; got "
+                f"{tuple(self.tokens.shape)} of {self.tokens.dtype} and {tuple(self.targets.shape)} of "
+                f"{self.targets.dtype}. Add the missing axis, or make the first axes agree."
+            )
+        if 0 in self.tokens.shape or 0 in self.targets.shape:
+            raise ValueError(
+                "a sequence needs at least one prompt, token and dimension; got "
+                f"{tuple(self.tokens.shape)} and {tuple(self.targets.shape)}."
+            )
+        if self.weights is not None and self.weights.shape != places:
+            raise ValueError(
+                f"`weights` must have one number a token, {tuple(places)}; got {tuple(self.weights.shape)}."
+            )
+
+    @property
+    def places(self) -> torch.Size:
+        """(*models, batch, seq)."""
+        return _places(self.tokens)
+
+    @property
+    def d(self) -> int:
+        """The dimension of each token; 1 for whole numbers."""
+        return self.tokens.shape[-1] if self.tokens.is_floating_point() else 1
+
+    def head(self, n: int) -> Sequence:
+        """The first `n` tokens of every sequence."""
+        tokens, targets = (
+            one[..., :n, :] if one.is_floating_point() else one[..., :n] for one in (self.tokens, self.targets)
+        )
+        weights = None if self.weights is None else self.weights[..., :n]
+        return replace(self, tokens=tokens, targets=targets, weights=weights)
+
+
+def _places(one: Tensor) -> torch.Size:
+    return one.shape[:-1] if one.is_floating_point() else one.shape
+
+
+AnyPrompt = Prompt | Sequence
+"""What a task may give."""
+P = TypeVar("P", bound=AnyPrompt)
+
+
+def join(prompts: Iterable[P]) -> P:
+    """One prompt batch for each model, as one with an axis of models in front; a single one stays as it is."""
+    prompts = list(prompts)
+    return prompts[0] if len(prompts) == 1 else _zip(torch.stack, prompts)
+
+
+def _zip(f: Callable[[list[Tensor]], Tensor], prompts: list[Any]) -> Any:
+    """`f` of each tensor of several prompts of one kind; weights that are None stay None."""
+
+    def of(parts: list[Any]) -> Any:
+        if isinstance(parts[0], Mapping):
+            return {name: f([part[name] for part in parts]) for name in parts[0]}
+        return None if parts[0] is None else f(parts)
+
+    fields = dataclasses.fields(prompts[0])
+    return type(prompts[0])(**{one.name: of([getattr(prompt, one.name) for prompt in prompts]) for one in fields})

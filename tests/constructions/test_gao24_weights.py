@@ -207,9 +207,9 @@ def relative(found, wanted):
 
 
 def error(model, case):
-    written, tokens, loops, wanted, asked, _ = case
+    _, tokens, loops, wanted, asked, _ = case
     out = model.predict(given(torch.from_numpy(tokens)), loops=loops).numpy()
-    return relative((out[..., None] if written.outputs == 1 else out)[:, asked], wanted)
+    return relative((out[..., None] if out.ndim == 2 else out)[:, asked], wanted)
 
 
 def best(case, **fields):

@@ -11,7 +11,7 @@ from looped.models.base import ModelConfig
 from looped.models.blocks import relu, stack, unstack
 from looped.models.decoder import DecoderConfig
 from looped.models.loop import Budget, StateChange
-from looped.prompt import Prompt
+from looped.prompt import Prompt, Sequence
 
 HALF = Part(heads=2)
 SMALL = AlgoFormerConfig(d=3, width=16, positions=14, loops=3, pre=HALF, loop=replace(HALF, layers=2), post=HALF)
@@ -259,3 +259,91 @@ def test_activation_is_gelus_tanh_form_by_default():
     x = np.linspace(-3, 3, 50)
     assert np.abs(gelu(x) - x / 2 * (1 + erf(x / np.sqrt(2)))).max() < 1e-3
     assert SMALL.activation.__name__ == "gelu"
+
+
+# sequences and text
+
+TEXT = replace(SMALL, d=1, tokens="given", vocabulary=11)
+
+
+def words(seed=0, *, batch=3, seq=9, models=()):
+    ids = torch.tensor(np.random.default_rng(seed).integers(0, 11, size=(*models, batch, seq)))
+    return Sequence(ids, ids)
+
+
+def test_text_is_embedded_and_read_out_by_one_matrix():
+    model, prompt = build(TEXT), words()
+    table = model.words.detach().numpy()
+    around = {
+        "read_in.weight": torch.eye(16),
+        "read_in.bias": torch.zeros(16),
+        "read_out.weight": model.words.detach(),
+        "read_out.bias": torch.zeros(11),
+    }
+    twin = replace(SMALL, d=16, tokens="given", outputs=11).build().double()
+    twin.load_state_dict(around | {name: value for name, value in model.state_dict().items() if name != "words"})
+    vectors = torch.as_tensor(table[prompt.tokens.numpy()])
+    wanted = twin(given(vectors), keep=3)
+    assert torch.allclose(model(prompt, keep=3), wanted, rtol=1e-10, atol=1e-10)
+    assert wanted.shape == (3, 3, 9, 11)
+
+
+def test_text_of_stacked_models_equals_each_alone():
+    singles = [build(TEXT, seed) for seed in range(3)]
+    stacked, prompt = stack(singles), words()
+    wanted = torch.stack([single(prompt, keep=2) for single in singles], 1)
+    assert torch.allclose(stacked(prompt, keep=2), wanted, rtol=1e-10)
+    own = words(models=(3,))
+    one = Sequence(own.tokens[1], own.targets[1])
+    assert torch.allclose(stacked(own)[:, 1], singles[1](one), rtol=1e-10)
+
+
+def test_every_parameter_of_a_text_model_receives_gradient():
+    model = build(replace(TEXT, positions=9, inject="add"))
+    model(words(), grad=1).square().sum().backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+def test_parts_left_out_are_left_out():
+    """Layers that an answer passes through, and parameters: the block's times the blocks, and what is around them."""
+    one = sum(parameter.numel() for parameter in SMALL.build().pre.parameters())
+    around = sum(
+        parameter.numel()
+        for name, parameter in SMALL.build().named_parameters()
+        if "." not in name or "." not in name.split(".", 1)[1]
+    )
+    for pre, loop, post in ((1, 1, 1), (0, 1, 0), (0, 12, 0), (3, 2, 0)):
+        config = replace(
+            SMALL, pre=replace(HALF, layers=pre), loop=replace(HALF, layers=loop), post=replace(HALF, layers=post)
+        )
+        assert config.build().num_parameters == around + (pre + loop + post) * one
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"vocabulary": 0}, "`vocabulary` must be at least 1"),
+        ({"tokens": "overlaid"}, "text needs `tokens="),
+        ({"d": 2}, "text has `d=1`"),
+        ({"causal": False}, "otherwise a token sees the next one"),
+    ],
+)
+def test_text_config_refuses(fields, said):
+    with pytest.raises(ValueError, match=said):
+        replace(TEXT, **fields)
+
+
+def test_prompts_of_the_wrong_kind_are_refused():
+    vectors = given(torch.zeros(2, 4, 3).double())
+    with pytest.raises(ValueError, match="this model reads a sequence; got pairs"):
+        build(replace(SMALL, tokens="given")).predict(prompt_of())
+    with pytest.raises(ValueError, match="this model reads pairs; got tokens"):
+        build(SMALL).predict(vectors)
+    with pytest.raises(ValueError, match=r"reads whole numbers; got tokens of torch\.float64"):
+        build(TEXT).predict(vectors)
+    with pytest.raises(ValueError, match=r"reads vectors; got tokens of torch\.int64"):
+        build(replace(SMALL, tokens="given")).predict(words())
+    with pytest.raises(ValueError, match="tokens of length 3; got 4"):
+        build(replace(SMALL, tokens="given")).predict(given(torch.zeros(2, 4, 4).double()))
+    with pytest.raises(ValueError, match=r"reads pairs \(x, y\); got a sequence"):
+        DecoderConfig(d=3, width=16, heads=2, positions=14).build().predict(vectors)

@@ -58,6 +58,8 @@ def construct(program: Program, *, limits: Limits | None = None, loops: int = 1)
     limits = limits or Limits()
     model = configure(program, loops=loops).build().double()
     stream = program.stream
+    assert model.read_in is not None
+    assert model.read_out is not None
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()

@@ -19,7 +19,7 @@ from torch.autograd.functional import jvp
 
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
-from looped.models.base import LoopedModel
+from looped.models.base import LoopedModel, only_pairs
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 
@@ -110,7 +110,8 @@ def identify(
         raise ValueError(f"`max_steps` must be at least 1; got {steps}.")
     model = model.double()
     device = next(iter(model.parameters())).device
-    sample = task.sample(batch=prompts, n=points, generator=torch.Generator(device).manual_seed(seed))
+    drawn = task.sample(batch=prompts, n=points, generator=torch.Generator(device).manual_seed(seed))
+    sample = only_pairs(drawn, "identify")
     prompt = Prompt(sample.xs.double(), sample.ys.double())
     found = []
     for loop, answers in enumerate(answers_of(model, prompt, loops), 1):

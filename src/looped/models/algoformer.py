@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import Activation, Block, LayerNorm, Linear, gelu
 from looped.models.decoder import interleave
-from looped.prompt import Prompt
+from looped.prompt import AnyPrompt, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,16 +43,18 @@ class AlgoFormerConfig(ModelConfig):
     """An AlgoFormer; without layers in `pre` and `post` the vanilla looped model, with one loop a standard one."""
 
     d: int = 20
-    """Dimension of x, or of a token of a sequence."""
+    """Dimension of x, or of a token of a sequence; 1 for text, whose tokens are whole numbers."""
     outputs: int = 1
     """How many numbers are predicted at a token: the dimension of y."""
+    vocabulary: int | None = None
+    """For text, how many different tokens there are: they are embedded, not read in, and the answers are logits."""
     width: int = 256
     """Width of the residual stream: the paper's D."""
     positions: int = 203
     """Learned positions: the longest prompt has as many tokens, two to a pair."""
     tokens: Literal["overlaid", "apart", "given"] = "overlaid"
     """How a prompt becomes tokens: x and (y, 0..0) as in yang24; (x, 0) and (0, y) as gao24's proofs write it; or
-    its xs are the tokens, and it has no labels."""
+    they are given, as a `Sequence`."""
     query: Literal["every", "last"] = "every"
     """Which x is asked about. `last` hides the last pair's label and marks its tokens: needed with full attention."""
     read: Literal["x", "y"] = "x"
@@ -85,6 +88,16 @@ class AlgoFormerConfig(ModelConfig):
                 raise ValueError(f"`width` must be a multiple of heads={part.heads}; got {self.width}.")
         if self.loop.layers < 1:
             raise ValueError("`loop.layers` must be at least 1; got 0. Leave out `pre` or `post` instead.")
+        if self.vocabulary is not None and (self.vocabulary < 1 or (self.tokens, self.query) != ("given", "every")):
+            raise ValueError(
+                f'`vocabulary` must be at least 1, and text needs `tokens="given"` and `query="every"`; got '
+                f"{self.vocabulary}, {self.tokens!r} and {self.query!r}."
+            )
+        if self.vocabulary is not None and not (self.d == self.outputs == 1 and self.causal):
+            raise ValueError(
+                "text has `d=1` and `outputs=1`, one whole number a token, and `causal=True`: otherwise a token sees "
+                f"the next one; got {self.d}, {self.outputs} and {self.causal}."
+            )
         if self.query == "every" and self.tokens != "given" and (not self.causal or self.read == "y"):
             raise ValueError(
                 '`query="every"` needs `causal=True` and `read="x"`: otherwise a pair\'s answer sees its own label. '
@@ -125,7 +138,10 @@ class AlgoFormer(LoopedModel):
 
     def __init__(self, config: AlgoFormerConfig):
         super().__init__(config)
-        self.read_in = Linear(config.token_width, config.width)
+        # text reads in and out by one matrix, as GPT-2 does
+        words = config.vocabulary
+        self.words = None if words is None else nn.Parameter(torch.empty(words, config.width).normal_(std=0.02))
+        self.read_in = Linear(config.token_width, config.width) if words is None else None
         self.positions = nn.Parameter(torch.empty(config.positions, config.width).normal_(std=0.02))
         marks = 0 if config.query == "every" else 1 if config.tokens == "given" else 2
         self.marks = nn.Parameter(torch.empty(marks, config.width).normal_(std=0.02)) if marks else None
@@ -135,26 +151,21 @@ class AlgoFormer(LoopedModel):
         self.loop_norm: nn.Module = LayerNorm(config.width) if config.loop_norm else nn.Identity()
         bare = not config.norm or (config.loop_norm and not config.post.layers)
         self.norm: nn.Module = nn.Identity() if bare else LayerNorm(config.width)
-        self.read_out = Linear(config.width, config.outputs)
+        self.read_out = Linear(config.width, config.outputs) if words is None else None
 
-    def embed(self, prompt: Prompt) -> Embedded:
+    def embed(self, prompt: AnyPrompt) -> Embedded:
         """Read the prompt in, add positions and the marks of the query, and run pre.
 
         Of pairs with `query="last"` the last token, the label asked for, is read as 0.
         """
-        tokens = self.tokenize(prompt)
-        config, seq = self.config, tokens.shape[-2]
-        if seq > config.positions:
+        stream = self._read(self.tokenize(prompt))
+        seq = stream.shape[-2]
+        if seq > self.config.positions:
             raise ValueError(
-                f"a prompt may have at most {config.positions} tokens here; got {seq}. "
+                f"a prompt may have at most {self.config.positions} tokens here; got {seq}. "
                 "Shorten it, or raise `positions` and train anew."
             )
-        tokens = tokens.to(self.positions.dtype)
-        if config.query == "last" and config.tokens != "given":
-            tokens = torch.cat((tokens[..., :-1, :], torch.zeros_like(tokens[..., -1:, :])), -2)
-        if self.positions.ndim == 3 and tokens.ndim == 3:
-            tokens = tokens.expand(self.positions.shape[0], -1, -1, -1)
-        stream = self.read_in(tokens) + _axis(self.positions[..., :seq, :])
+        stream = stream + _axis(self.positions[..., :seq, :])
         if self.marks is not None:
             count = self.marks.shape[-2]
             stream = torch.cat((stream[..., :-count, :], stream[..., -count:, :] + _axis(self.marks)), -2)
@@ -162,11 +173,19 @@ class AlgoFormer(LoopedModel):
             stream = block(stream)
         return Embedded(stream)
 
-    def tokenize(self, prompt: Prompt) -> Float[Tensor, "*models batch seq token"]:
-        """The tokens of a prompt, two to a pair, unless it holds tokens already (see `given`)."""
+    def tokenize(self, prompt: AnyPrompt) -> Float[Tensor, "*batch seq token"] | Int[Tensor, "*batch seq"]:
+        """The tokens of a prompt, two to a pair, unless it is a sequence and holds them already."""
         config = self.config
-        if config.tokens != "overlaid" and prompt.d == config.token_width:
-            return prompt.xs
+        if isinstance(prompt, Sequence):
+            text = config.vocabulary is not None
+            if config.tokens == "overlaid" or text == prompt.tokens.is_floating_point():
+                read = "pairs" if config.tokens == "overlaid" else "whole numbers" if text else "vectors"
+                raise ValueError(f"this model reads {read}; got tokens of {prompt.tokens.dtype}. Use a matching task.")
+            if prompt.d != config.token_width:
+                raise ValueError(f"this model reads tokens of length {config.token_width}; got {prompt.d}.")
+            return prompt.tokens
+        if config.tokens == "given":
+            raise ValueError("this model reads a sequence; got pairs (x, y). Use a matching task.")
         if prompt.d != config.d:
             raise ValueError(f"this model reads x of dimension {config.d}; got {prompt.d}. Use a matching task.")
         if config.outputs > 1:
@@ -193,15 +212,36 @@ class AlgoFormer(LoopedModel):
         return state
 
     def readout(self, state: Tensor, context: Embedded) -> Tensor:
-        """Run post and read predictions (*models, batch, asked), with an axis of `outputs` where there are several."""
+        """Run post and read predictions (*models, batch, asked), with an axis of outputs for vectors and for logits."""
         for block in self.post:
             state = block(state)
         if self.config.tokens != "given":
             state = state[..., (0 if self.config.read == "x" else 1) :: 2, :]
         if self.config.query == "last":
             state = state[..., -1:, :]
-        answers = self.read_out(self.norm(state))
-        return answers.squeeze(-1) if self.config.outputs == 1 else answers
+        state = self.norm(state)
+        if self.words is not None:
+            return F.linear(state, self.words) if self.words.ndim == 2 else state @ self.words.mT[:, None]
+        assert self.read_out is not None
+        answers = self.read_out(state)
+        return answers if self.config.tokens == "given" or self.config.outputs > 1 else answers.squeeze(-1)
+
+    def _read(self, tokens: Tensor) -> Tensor:
+        """The tokens in the stream, before positions; every model of a stack reads them, unless each has its own."""
+        stacked = self.positions.ndim == 3
+        if self.words is not None:
+            if not stacked:
+                return F.embedding(tokens, self.words)
+            models, words = self.words.shape[:2]
+            first = words * torch.arange(models, device=tokens.device)
+            return F.embedding(tokens + first[:, None, None], self.words.flatten(0, 1))
+        assert self.read_in is not None
+        tokens = tokens.to(self.positions.dtype)
+        if self.config.query == "last" and self.config.tokens != "given":
+            tokens = torch.cat((tokens[..., :-1, :], torch.zeros_like(tokens[..., -1:, :])), -2)
+        return self.read_in(
+            tokens.expand(len(self.positions), *tokens.shape) if stacked and tokens.ndim == 3 else tokens
+        )
 
     def _blocks(self, part: Part) -> nn.ModuleList:
         config = self.config
@@ -229,9 +269,9 @@ def pairs(xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n outputs"]
     return torch.stack((left, right), dim=-2).flatten(-3, -2)
 
 
-def given(tokens: Float[Tensor, "*batch seq token"]) -> Prompt:
-    """Tokens as a prompt, for a model that reads them as they come; the labels are 0 and nobody reads them."""
-    return Prompt(tokens, torch.zeros_like(tokens[..., 0]))
+def given(tokens: Float[Tensor, "*batch seq token"] | Int[Tensor, "*batch seq"]) -> Sequence:
+    """Tokens as a sequence to predict from; its targets are the tokens themselves, and nobody reads them."""
+    return Sequence(tokens, tokens)
 
 
 def _axis(weight: Tensor) -> Tensor:

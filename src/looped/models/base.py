@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from looped.models.loop import Context, ExitRule, Settled, State, check_loops, settle, unroll
-from looped.prompt import Prompt
+from looped.prompt import AnyPrompt, Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class LoopedModel(nn.Module, ABC):
         self.config = config
 
     @abstractmethod
-    def embed(self, prompt: Prompt) -> Context:
+    def embed(self, prompt: AnyPrompt) -> Context:
         """What every loop may read: a named tuple of tensors, batch first."""
 
     @abstractmethod
@@ -52,27 +52,30 @@ class LoopedModel(nn.Module, ABC):
         """Predictions of +y at the scored positions."""
 
     def forward(
-        self, prompt: Prompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1
-    ) -> Float[Tensor, "kept *models batch n"]:
-        """Predictions after each of the last `keep` of `loops` loops, with gradient through the last `grad`."""
+        self, prompt: AnyPrompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1
+    ) -> Float[Tensor, "kept *answers"]:
+        """Predictions after each of the last `keep` of `loops` loops, with gradient through the last `grad`.
+
+        An answer is (*models, batch, positions), with an axis of outputs behind where a position has several.
+        """
         context = self.embed(prompt)
         state = self.start(context)
         loops = self.config.loops if loops is None else loops
         return unroll(self.step, state, context, loops=loops, grad=grad, keep=keep, collect=self.readout)
 
     @torch.no_grad()
-    def predict(self, prompt: Prompt, *, loops: int | None = None) -> Float[Tensor, "*models batch n"]:
-        """Predictions at every x position after `loops` loops; each reads only the pairs before it."""
+    def predict(self, prompt: AnyPrompt, *, loops: int | None = None) -> Float[Tensor, "*answers"]:
+        """Predictions at every position after `loops` loops; each reads only what comes before it."""
         return self(prompt, loops=loops)[-1]
 
     @torch.no_grad()
-    def settle(self, prompt: Prompt, rule: ExitRule, *, max_loops: int) -> Settled:
+    def settle(self, prompt: AnyPrompt, rule: ExitRule, *, max_loops: int) -> Settled:
         """Predictions where `rule` lets each prompt leave the loop, after at most `max_loops`."""
         context = self.embed(prompt)
         return settle(self.step, self.start(context), context, rule, max_loops=max_loops, collect=self.readout)
 
     @torch.no_grad()
-    def states(self, prompt: Prompt, loops: int | None = None) -> list[State]:
+    def states(self, prompt: AnyPrompt, loops: int | None = None) -> list[State]:
         """The state after every loop (a model of several layers a loop gives one after every layer)."""
         context = self.embed(prompt)
         states = [self.start(context)]
@@ -88,3 +91,13 @@ class LoopedModel(nn.Module, ABC):
     def num_parameters(self) -> int:
         """How many trainable numbers there are."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
+
+def only_pairs(prompt: AnyPrompt, who: str = "this model") -> Prompt:
+    """The prompt itself; a sequence is refused by models, and by judges, that read pairs."""
+    if not isinstance(prompt, Prompt):
+        raise ValueError(
+            f"{who} reads pairs (x, y); got a sequence. Use a task of pairs, or for sequences an AlgoFormer with "
+            '`tokens="given"`.'
+        )
+    return prompt

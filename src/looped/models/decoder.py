@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from looped.models.base import LoopedModel, ModelConfig
+from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
-from looped.prompt import Prompt
+from looped.prompt import AnyPrompt, Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +75,9 @@ class LoopedDecoder(LoopedModel):
         for block in blocks:
             block.initialize(num_layers=config.layers)
 
-    def embed(self, prompt: Prompt) -> Context:
+    def embed(self, prompt: AnyPrompt) -> Context:
         """Interleave x_1, y_1, x_2, ... (y in coordinate 0), read in, and add positions where they go with P."""
+        prompt = only_pairs(prompt)
         if prompt.d != self.config.d:
             raise ValueError(f"this model reads x of dimension {self.config.d}; got {prompt.d}. Use a matching task.")
         if 2 * prompt.num_examples > self.config.positions:

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from looped.functional import kernels
 from looped.functional.attention import kernel_attention
 from looped.functional.kernels import Kernel
-from looped.models.base import LoopedModel, ModelConfig
+from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.patterns import (
     BlockValue,
     CovariateScores,
@@ -32,7 +32,7 @@ from looped.models.patterns import (
     UnitValue,
     ValuePattern,
 )
-from looped.prompt import Prompt
+from looped.prompt import AnyPrompt
 
 Readout = Callable[[Tensor, int], Tensor]
 """(query row (*batch width), d) -> what the model answers (*batch out)."""
@@ -176,8 +176,9 @@ class KernelTransformer(LoopedModel):
                 raise ValueError(f"head {head} has no weight `{name}`; it has {sorted(free)}. Use one of them.")
             free[name].copy_(torch.as_tensor(value, dtype=free[name].dtype))
 
-    def embed(self, prompt: Prompt) -> Rows:
+    def embed(self, prompt: AnyPrompt) -> Rows:
         """Rows (x_i, y_i, 0, e_i) and (x_q, 0 or y_q, 0, 0)."""
+        prompt = only_pairs(prompt)
         config, n = self.config, prompt.num_examples - 1
         if prompt.d != config.d:
             raise ValueError(f"the model reads `d`={config.d}; got a prompt with d={prompt.d}. Build it for that d.")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.prompt import Prompt
+from looped.prompt import Prompt, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +20,8 @@ class Task(ABC):
 
     d: int = 20
     """Dimension of x."""
+    degree: ClassVar[int] = 1
+    """How its functions grow: f(c x) = c^degree f(x) for c > 0, where `labels` is there."""
 
     def __post_init__(self) -> None:
         if self.d < 1:
@@ -32,6 +36,13 @@ class Task(ABC):
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """`batch` prompts of `n` pairs on the generator's device; only the first `dims` coordinates are active."""
 
+    def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
+        """What the functions in `truth` say at any `xs`, without noise; for tasks whose truth is the whole function."""
+        raise ValueError(
+            f"{type(self).__name__} cannot label new x, so its x cannot be shifted. Shift its labels (ScaledLabels, "
+            "NoisyOutputs), or use a task with `labels`, such as LinearRegression."
+        )
+
     def error(
         self, outputs: Float[Tensor, "*kept batch scored"], prompt: Prompt
     ) -> Float[Tensor, "*kept batch scored"]:
@@ -40,6 +51,23 @@ class Task(ABC):
         A decoder answers at every position; a model that reads the last pair as its query answers there alone.
         """
         return (outputs - prompt.ys[..., -outputs.shape[-1] :]).square() / self.label_variance
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceTask(Task):
+    """A task whose prompts are sequences: at every token, what comes next."""
+
+    @abstractmethod
+    def sample(  # type: ignore[override]
+        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
+    ) -> Sequence:
+        """`batch` sequences of `n` points on the generator's device; a point is one token or several."""
+
+    def error(  # type: ignore[override]
+        self, outputs: Float[Tensor, "*kept batch seq outputs"], prompt: Sequence
+    ) -> Float[Tensor, "*kept batch seq"]:
+        """Squared error at every token, the mean over its outputs, so that predicting zero scores 1 on average."""
+        return (outputs - prompt.targets).square().mean(-1) / self.label_variance
 
 
 def active_mask(d: int, dims: int | Tensor | None, device: torch.device) -> Float[Tensor, "d"]:

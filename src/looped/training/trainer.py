@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, TrainConfig
+from looped.functional.streams import stream
 from looped.models.blocks import stack
-from looped.prompt import Prompt
+from looped.prompt import AnyPrompt, Prompt, join
 from looped.training.optim import Optimizers, clip_gradients
 from looped.training.run import Checkpoint, Run, load_weights
 
@@ -31,11 +31,6 @@ class Interrupted(Exception):
 
 class Diverged(Exception):
     """The loss stopped being finite."""
-
-
-def stream(seed: int, purpose: str) -> int:
-    """The seed of one of a run's independent random streams."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{purpose}".encode()).digest()[:7], "big")
 
 
 def train(
@@ -147,14 +142,11 @@ class Trainer:
         loss = mean over prompts, scored positions and the last `window` loops of task.error, model by model
         """
         config = self.config
-        prompt = self.sample(step)
+        prompt: Any = self.sample(step)  # a task judges its own kind of prompt
         loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
         outputs = self.model(prompt, loops=loops, **config.windows(loops))
         error = self.task.error(outputs, prompt)
-        loss = self._mean(error)
-        if prompt.weights is not None:
-            weights = prompt.weights[..., -error.shape[-1] :].expand_as(error)
-            loss = self._mean(error * weights) / self._mean(weights)
+        loss = self._weighted(error, prompt)
         loss.sum().backward()
         norm = clip_gradients(self.model, config.optimizer.clip, stacked=self.stacked)
         self.optimizers.step(config.optimizer.schedule(step, config.steps))
@@ -165,19 +157,25 @@ class Trainer:
                 decay = min(config.average or 0.0, (step + 1) / (step + 10))
                 for name, value in self.weights().items():
                     self.average[name].lerp_(value, 1 - decay)
-            last = self._mean(error[-1:, ..., : self._points(step)][..., -1:])
+            # of pairs the last one, with the most examples before it; of a sequence every token that is scored
+            pairs = isinstance(prompt, Prompt)
+            end = error[-1:]
+            last = self._mean(end[..., : self._points(step)][..., -1:]) if pairs else self._weighted(end, prompt)
             self.sums += torch.stack([part.reshape(-1) for part in (loss, last, norm)])
             bad = ~torch.isfinite(loss).reshape(-1) & (self.first_bad < 0)
             self.first_bad.copy_(torch.where(bad, step, self.first_bad))
 
-    def sample(self, step: int) -> Prompt:
+    def sample(self, step: int) -> AnyPrompt:
         """The prompts of a step: fresh or out of the pool, with the curriculum's masks; each model has its own."""
         config = self.config
         prompt = join([self._sample(step, index) for index in range(len(self.runs))])
         if config.active_points is None:
             return prompt
-        scored = torch.arange(config.points, device=self.device) < self._points(step)
-        return Prompt(prompt.xs, prompt.ys, scored.to(prompt.ys.dtype).expand_as(prompt.ys), prompt.truth)
+        # a point of a sequence may be several tokens: a chain of thought is one for every step
+        each = prompt.num_positions // config.points
+        scored = torch.arange(prompt.num_positions, device=self.device) < each * self._points(step)
+        weights = scored.to(getattr(torch, config.dtype)).expand(prompt.places)
+        return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
 
     def metrics(self) -> list[dict[str, float]]:
         """Means since the last line for each model; here, and only here, the host waits for the device."""
@@ -245,7 +243,7 @@ class Trainer:
             load_weights(model, Path(self.config.start))
         return model.to(self.device, getattr(torch, self.config.dtype)).train()
 
-    def _sample(self, step: int, index: int) -> Prompt:
+    def _sample(self, step: int, index: int) -> AnyPrompt:
         config, generator = self.config, self.generators[index]
         if self.pool is not None:
             rows = torch.randint(config.pool or 0, (config.batch,), generator=generator, device=self.device)
@@ -254,7 +252,7 @@ class Trainer:
         prompt = self.task.sample(batch=config.batch, n=config.points, generator=generator, dims=dims)
         return prompt.to(getattr(torch, config.dtype))
 
-    def _draw_pool(self) -> list[Prompt] | None:
+    def _draw_pool(self) -> list[AnyPrompt] | None:
         if self.config.pool is None:
             return None
         generators = [torch.Generator(self.device).manual_seed(stream(seed, "pool")) for seed in self.seeds]
@@ -264,6 +262,13 @@ class Trainer:
     def _mean(self, values: Tensor) -> Tensor:
         """Mean over all but the axis of models, which stands second in (kept, models, batch, n)."""
         return values.transpose(0, 1).flatten(1).mean(1) if self.stacked else values.mean()
+
+    def _weighted(self, error: Tensor, prompt: AnyPrompt) -> Tensor:
+        """Mean over the positions that are scored, each by its weight."""
+        if prompt.weights is None:
+            return self._mean(error)
+        weights = prompt.weights[..., -error.shape[-1] :].expand_as(error)
+        return self._mean(error * weights) / self._mean(weights)
 
     def _points(self, step: int) -> int:
         schedule, points = self.config.active_points, self.config.points
@@ -278,14 +283,6 @@ class Trainer:
             else torch.stack([one[name] for one in parts]).to(self.device)
             for name, value in parts[0].items()
         }
-
-
-def join(prompts: Sequence[Prompt]) -> Prompt:
-    """One prompt batch for each model, as one with an axis of models in front; a single one stays as it is."""
-    if len(prompts) == 1:
-        return prompts[0]
-    xs, ys = torch.stack([one.xs for one in prompts]), torch.stack([one.ys for one in prompts])
-    return Prompt(xs, ys, truth={name: torch.stack([one.truth[name] for one in prompts]) for name in prompts[0].truth})
 
 
 @contextlib.contextmanager

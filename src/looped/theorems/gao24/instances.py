@@ -38,7 +38,7 @@ class Case:
         """What the compiled weights answer."""
         model = construct(self.program, limits=limits, loops=self.loops)
         out = model.predict(given(torch.from_numpy(self.tokens)), loops=loops).numpy()
-        return (out[..., None] if self.program.outputs == 1 else out)[:, self.asked]
+        return (out[..., None] if out.ndim == 2 else out)[:, self.asked]
 
     def error(self, limits: Limits) -> float:
         """Largest difference from the algorithm, relative to the algorithm's largest answer."""

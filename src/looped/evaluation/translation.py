@@ -1,0 +1,113 @@
+"""Translations by greedy decoding, and how good they are: cross entropy and BLEU with intervals."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from looped.evaluation.bootstrap import Interval, bootstrap
+from looped.models.base import LoopedModel
+from looped.prompt import Sequence
+from looped.tasks.translation import BETWEEN, END, PAD, Translation
+
+CHUNK = 128
+"""Sentences in one forward pass."""
+
+
+@torch.no_grad()
+def cross_entropies(
+    model: LoopedModel, task: Translation, *, n: int, limit: int | None = None
+) -> tuple[Float[Tensor, "pairs"], Float[Tensor, "pairs"]]:
+    """The summed cross entropy of every English sentence of the split, and how many tokens it has."""
+    prompt = _first(task.everything(n, _device(model)), limit)
+    sums, counts = [], []
+    for first in range(0, prompt.places[0], CHUNK):
+        part = prompt.rows(slice(first, first + CHUNK))
+        assert part.weights is not None
+        sums.append((task.error(model.predict(part), part) * part.weights).sum(-1).cpu().double())
+        counts.append(part.weights.sum(-1).cpu().double())
+    return torch.cat(sums), torch.cat(counts)
+
+
+def per_token(
+    sums: Float[Tensor, "pairs"], counts: Float[Tensor, "pairs"], *, level: float = 0.9, seed: int = 0
+) -> Interval:
+    """Cross entropy a token, with a bootstrap interval over sentences.
+
+        sum_i sums_i / sum_i counts_i, resampled by its linearisation (sums_i - ratio counts_i) / mean count
+
+    Also for the difference of two models: give the difference of their sums.
+    """
+    ratio = sums.sum() / counts.sum()
+    spread = bootstrap((sums - ratio * counts) / counts.mean(), level=level, seed=seed)
+    return Interval(ratio, ratio + spread.low, ratio + spread.high)
+
+
+@torch.no_grad()
+def translate(model: LoopedModel, task: Translation, *, n: int, limit: int | None = None) -> list[str]:
+    """The split's German sentences in English: the likeliest next token, again and again, in batches.
+
+    A sentence ends at `</s>` or where `n` tokens, the German side included, are full.
+    """
+    prompt = _first(task.everything(n, _device(model)), limit)
+    coder, found = task.tokenizer(), []
+    for first in range(0, prompt.places[0], CHUNK):
+        tokens = decode(model, prompt.rows(slice(first, first + CHUNK)).tokens)
+        found += coder.decode_batch([row[row.index(BETWEEN) + 1 :] for row in tokens.tolist()])
+    return [text.strip() for text in found]
+
+
+def decode(model: LoopedModel, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
+    """Each row's tokens up to `<sep>`, and what the model says after it; padding stands at the end and is not read."""
+    seq = tokens.shape[1]
+    places = torch.arange(seq, device=tokens.device)
+    # a German side that fills the row has no place for English, and stays as it is
+    fits = (tokens == BETWEEN).any(1)
+    last = torch.where(fits, (tokens == BETWEEN).int().argmax(1), seq - 1)
+    tokens = torch.where(places <= last[:, None], tokens, PAD)
+    tokens[~fits, -1] = BETWEEN
+    going = last < seq - 1
+    while bool(going.any()):
+        longest = int(last[going].max()) + 1
+        part = tokens[going, :longest]
+        answers = model.predict(Sequence(part, part))
+        chosen = answers[torch.arange(len(part), device=tokens.device), last[going]].argmax(-1)
+        last = last + going
+        tokens[going, last[going]] = chosen
+        ended = torch.zeros_like(going)
+        ended[going] = (chosen == END) | (last[going] == seq - 1)
+        going = going & ~ended
+    return tokens
+
+
+def bleu(
+    translations: list[str], references: list[str], *, level: float = 0.9, resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """Corpus BLEU (sacrebleu's default, 13a) with a bootstrap interval over sentences: mean, low, high."""
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError:
+        raise ImportError("BLEU needs `sacrebleu`. Install it: pip install 'looped[text]'.") from None
+    metric = BLEU(effective_order=True)
+    scores = [metric.sentence_score(ours, [theirs]) for ours, theirs in zip(translations, references, strict=True)]
+    facts = torch.tensor([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in scores]).double()
+
+    def corpus(total: Tensor) -> float:
+        whole = [int(value) for value in total.tolist()]
+        return BLEU.compute_bleu(whole[:4], whole[4:8], whole[8], whole[9], smooth_method="exp").score
+
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.randint(len(facts), (resamples, len(facts)), generator=generator)
+    resampled = torch.tensor([corpus(facts[rows].sum(0)) for rows in draws], dtype=torch.float64)
+    tail = (1 - level) / 2
+    low, high = torch.quantile(resampled, torch.tensor([tail, 1 - tail]).double())
+    return Interval(torch.tensor(corpus(facts.sum(0)), dtype=torch.float64), low, high)
+
+
+def _first(prompt: Sequence, limit: int | None) -> Sequence:
+    return prompt if limit is None else prompt.rows(slice(limit))
+
+
+def _device(model: LoopedModel) -> torch.device:
+    return next(model.parameters()).device

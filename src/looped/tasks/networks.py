@@ -1,0 +1,55 @@
+"""Two-layer ReLU networks with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.prompt import Prompt
+from looped.tasks.task import Task, active_mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReLUNetwork(Task):
+    """A two-layer network with standard normal weights, a fresh one for every prompt.
+
+        y = sqrt(2 / hidden) sum_j v_j relu(w_j'x)
+
+    Ref: yang24, Sec. 5.4 and App. A, after Garg et al. 2022; the factor, which the text leaves out, is the program's.
+    """
+
+    hidden: int = 100
+    """Hidden units: the paper's r."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden < 1:
+            raise ValueError(f"`hidden` must be at least 1; got {self.hidden}.")
+
+    @property
+    def label_variance(self) -> float:
+        """d, by (2 / hidden) hidden E[v^2] E[relu(w'x)^2] = E|x|^2, where yang24 divides by d too.
+
+        While fewer coordinates are active labels are smaller, and errors stay in this one unit, as in the paper.
+        """
+        return float(self.d)
+
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
+        """Fresh x, w and v for every prompt; w is zero outside the active coordinates."""
+        device = generator.device
+        mask = active_mask(self.d, dims, device)
+        xs = torch.randn(batch, n, self.d, generator=generator, device=device) * mask
+        truth = {
+            "w": torch.randn(batch, self.hidden, self.d, generator=generator, device=device) * mask,
+            "v": torch.randn(batch, self.hidden, generator=generator, device=device),
+        }
+        return Prompt(xs, self.labels(xs, truth), truth=truth)
+
+    def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
+        """What the networks in `truth` say at `xs`."""
+        units = torch.relu(xs @ truth["w"].to(xs).mT)
+        return (2 / self.hidden) ** 0.5 * (units @ truth["v"].to(xs)[..., None]).squeeze(-1)

@@ -33,7 +33,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 def encode(value: Any) -> Any:
     """A config as plain JSON data."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
         return {"type": name_of(type(value)), **fields}
     if isinstance(value, (list, tuple)):
         return [encode(item) for item in value]
@@ -115,7 +115,7 @@ def _decode_dataclass(data: Any, hint: type[C], where: str, code: Mapping[str, A
     if not (isinstance(kind, type) and issubclass(kind, hint) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"`{_join(where, 'type')}` must name a {hint.__name__}; got `{name_of(kind)}`.")
     hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]
+    names = [field.name for field in dataclasses.fields(kind) if field.init]
     for key in data:
         if key not in names:
             raise ValueError(f"unknown field `{_join(where, key)}`. {nearest(key, names)}")

@@ -169,7 +169,7 @@ def test_start_takes_the_weights_of_another_run(call, trained, tmp_path):
     assert Run.open(json.loads(out)["run"]).experiment.train.start == str(trained)
 
 
-@pytest.mark.parametrize("kind", [None, "recipes", "tasks", "models", "theorems"])
+@pytest.mark.parametrize("kind", [None, "recipes", "tasks", "shifts", "models", "theorems"])
 def test_list_prints_names_with_a_line_each(call, kind):
     arguments = [] if kind is None else [kind]
     code, out, error = call("list", *arguments, "--json")

@@ -10,6 +10,7 @@ import typer
 from looped import __version__
 from looped.cli.construct import construct
 from looped.cli.demo import demo
+from looped.cli.diagnose import diagnose
 from looped.cli.evaluate import evaluate
 from looped.cli.identify import identify
 from looped.cli.listing import list_all
@@ -34,6 +35,7 @@ for name, command in {
     "construct": construct,
     "evaluate": evaluate,
     "identify": identify,
+    "diagnose": diagnose,
     "verify": verify,
     "reproduce": reproduce,
     "report": report,

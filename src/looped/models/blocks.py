@@ -55,6 +55,9 @@ class LayerNorm(nn.LayerNorm):
 class Attention(nn.Module):
     """Multi-head softmax attention of free head width: softmax(q k' / sqrt(head_width)) v, then a projection."""
 
+    mix: Callable[..., Tensor] = staticmethod(F.scaled_dot_product_attention)
+    """(q, k, v, is_causal) -> mixed values; `models/streams.py` puts a mask of its own in its place for a while."""
+
     def __init__(self, width: int, *, heads: int, head_width: int | None = None, causal: bool = True):
         super().__init__()
         self.heads, self.causal = heads, causal
@@ -68,7 +71,7 @@ class Attention(nn.Module):
         *lead, seq, _ = x.shape
         qkv = self.qkv(x).view(-1, seq, 3, self.heads, self.head_width)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        mixed = self.mix(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -35,10 +36,14 @@ class LinearRegression(Task):
         mask = active_mask(self.d, dims, device)
         xs = torch.randn(batch, n, self.d, generator=generator, device=device) * mask
         w = self.weights(batch, mask, generator)
-        ys = torch.einsum("bnd,bd->bn", xs, w)
+        ys = self.labels(xs, {"w": w})
         if self.noise:
             ys = ys + self.noise * torch.randn(batch, n, generator=generator, device=device)
         return Prompt(xs, ys, truth={"w": w})
+
+    def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
+        """w'x, without noise."""
+        return torch.einsum("bnd,bd->bn", xs, truth["w"])
 
     def weights(self, batch: int, mask: Float[Tensor, "d"], generator: torch.Generator) -> Float[Tensor, "batch d"]:
         """The hidden w of each prompt, zero outside the active coordinates."""

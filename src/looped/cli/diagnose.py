@@ -1,0 +1,74 @@
+"""`looped diagnose`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json, say
+from looped.cli.train import handed_over
+from looped.evaluation.diagnose import Diagnosis
+from looped.evaluation.diagnose import diagnose as examine
+from looped.files import finite, write_json
+from looped.report.drawing import save_figure
+from looped.report.stability import diagnosis_figure
+from looped.training.run import Run
+
+
+def diagnose(
+    run: Annotated[str, typer.Argument(help="A run folder.")],
+    points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
+    loops: Annotated[int | None, typer.Option(help="How far to loop on; default 4x trained.")] = None,
+    prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = 128,
+    starts: Annotated[int, typer.Option(help="How many random starts.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and starts.")] = 0,
+    code: Code = None,
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Is it stable past its trained loops, and if not, why: a verdict in plain language.
+
+    Watches error and state change loop by loop, measures whether the last state attracts or repels (the spectral radius
+    of the step's Jacobian), and whether random starts end at the same predictions. Saved as diagnose.json and
+    diagnose.png in the run folder.
+
+    Example: `looped diagnose runs/yang24.linear-1a2b3c4d5e --loops 200`
+    """
+    opened = Run.open(run, handed_over(code))
+    experiment = opened.experiment
+    made_for = int(opened.provenance().get("points", 2 * experiment.task.d + 1))
+    points = points if points is not None else (experiment.train.points if experiment.train else made_for)
+    if points < 1:
+        raise ValueError(f"`--points` must be at least 1; got {points}.")
+    model = opened.model(pick_device(device))
+    found = examine(model, experiment.task, points=points, loops=loops, prompts=prompts, starts=starts, seed=seed)
+    data = finite({"run": run, **found.to_data()})
+    write_json(opened.path / "diagnose.json", data)
+    picture = save_figure(diagnosis_figure(found), opened.path / "diagnose.png")
+    if json:
+        print_json(data)
+    elif not quiet:
+        messages.print(table(found))
+        say(found.verdict)
+        say(f"Saved in {opened.path / 'diagnose.json'} and {picture}.")
+
+
+def table(found: Diagnosis) -> Table:
+    """Error and state change at a few loops."""
+    last = found.loops
+    shown = sorted({1, found.best_loop, found.trained_loops, 2 * found.trained_loops, last, *_marks(found)})
+    rows = Table(title=f"{found.prompts} prompts, {found.level:.0%} intervals")
+    for column in ("loop", "error", "state change", ""):
+        rows.add_column(column, justify="left" if column == "" else "right")
+    notes = {found.best_loop: "best", found.trained_loops: "trained", found.diverges_at: "begins to diverge"}
+    for loop in shown:
+        if loop <= last:
+            rows.add_row(str(loop), found.error.text(loop), f"{found.change.at(loop):.2g}", notes.get(loop, ""))
+    return rows
+
+
+def _marks(found: Diagnosis) -> list[int]:
+    return [] if found.diverges_at is None else [found.diverges_at]

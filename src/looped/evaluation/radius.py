@@ -1,0 +1,109 @@
+"""The spectral radius of a step's Jacobian, for every prompt of a batch at once and without forming it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from looped.models.base import LoopedModel
+from looped.models.loop import Context, State, leaves, tree_map
+from looped.models.streams import asking, can_ask
+
+
+@torch.no_grad()
+def spectral_radius(
+    model: LoopedModel,
+    state: State,
+    context: Context,
+    *,
+    t: int,
+    generator: torch.Generator,
+    iterations: int = 40,
+    subspace: int = 20,
+) -> Float[Tensor, " batch"]:
+    """The largest |eigenvalue| of d step(state) / d state, prompt by prompt: they are independent blocks.
+
+    In a causal model a token's new state depends on its own and on earlier ones: the Jacobian is block triangular, its
+    eigenvalues are those of the blocks d token / d the same token, and these are what is iterated. All of them run in
+    one pass, and the chain from token to token, which makes power iteration crawl, is gone.
+    """
+    if can_ask(model) and isinstance(state, Tensor) and state.ndim == 3:
+        batch, twice = len(state), tree_map(lambda leaf: torch.cat((leaf, leaf)), context)
+        with asking(model, batch):
+            own = linearised(lambda one: model.step(torch.cat((state, one)), twice, t)[batch:], state)
+        return dominant(own, _normal(state, generator), iterations=iterations, subspace=subspace).amax(-1)
+    sizes = [leaf.flatten(1).shape[1] for leaf in leaves(state)]
+
+    def joined(tree: State) -> Tensor:
+        return torch.cat([leaf.flatten(1) for leaf in leaves(tree)], 1)
+
+    def split(flat: Tensor) -> State:
+        pieces = iter(flat.split(sizes, 1))
+        return tree_map(lambda leaf: next(pieces).reshape(leaf.shape), state)
+
+    whole = linearised(lambda flat: joined(model.step(split(flat), context, t)), joined(state))
+    return dominant(whole, _normal(joined(state), generator), iterations=iterations, subspace=subspace)
+
+
+def linearised(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[[Tensor], Tensor]:
+    """v -> J v, J the Jacobian of `function` at `point`.
+
+    J'u is linear in u, so that its derivative along v is J v: the graph of J'u is built once, for all v
+    """
+    # the fused kernels of attention have no second derivative
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        point = point.detach().requires_grad_()
+        out = function(point)
+        dual = torch.zeros_like(out).requires_grad_()
+        (pulled,) = torch.autograd.grad(out, point, dual, create_graph=True, materialize_grads=True)
+
+    def apply(vector: Tensor) -> Tensor:
+        (pushed,) = torch.autograd.grad(pulled, dual, vector, retain_graph=True, materialize_grads=True)
+        return pushed
+
+    return apply
+
+
+def dominant(
+    apply: Callable[[Tensor], Tensor], start: Float[Tensor, "*blocks size"], *, iterations: int, subspace: int
+) -> Float[Tensor, "*blocks"]:
+    """The largest |eigenvalue| of many linear maps at once: power iteration, then Arnoldi in the last directions.
+
+        v <- J v / |J v|,  then eigenvalues of H = V'JV,  V an orthonormal basis of v, Jv, .., J^{subspace-1} v
+
+    Power iteration alone turns forever when the largest eigenvalues are a complex pair; H holds both of them.
+    """
+    v = _unit(start)
+    for _ in range(iterations):
+        v = _unit(apply(v))
+    size = min(subspace, v.shape[-1])
+    basis = [v]
+    small = v.new_zeros(*v.shape[:-1], size, size)
+    for j in range(size):
+        image = apply(basis[j])
+        rest, before = image, image.norm(dim=-1)
+        for _ in range(2):  # once loses orthogonality
+            for i, direction in enumerate(basis):
+                along = (direction * rest).sum(-1)
+                small[..., i, j] += along
+                rest = rest - along[..., None] * direction
+        length = rest.norm(dim=-1)
+        # an invariant subspace: what is left is rounding, and zero rows and columns add eigenvalues 0 only
+        new = length > 100 * torch.finfo(v.dtype).eps * before
+        if j + 1 < size:
+            small[..., j + 1, j] = torch.where(new, length, 0.0)
+            basis.append(torch.where(new[..., None], _unit(rest), 0.0))
+    return torch.linalg.eigvals(small).abs().amax(-1)
+
+
+def _unit(vector: Tensor) -> Tensor:
+    """Length 1; a vector of zeros stays."""
+    return vector / vector.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(vector.dtype).tiny)
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)

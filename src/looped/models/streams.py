@@ -1,0 +1,56 @@
+"""Many queries in one pass: a second stream of tokens that reads the first one and is read by nobody."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from looped.models.algoformer import AlgoFormer
+from looped.models.base import LoopedModel
+from looped.models.blocks import Attention
+from looped.models.decoder import LoopedDecoder
+
+
+def can_ask(model: object) -> bool:
+    """Whether `asking` is exact for a model: causal softmax attention is all that lets its tokens meet."""
+    if isinstance(model, AlgoFormer):
+        return model.config.causal and model.config.query == "every" and model.config.tokens != "given"
+    return isinstance(model, LoopedDecoder)
+
+
+@contextlib.contextmanager
+def asking(model: LoopedModel, batch: int) -> Iterator[None]:
+    """Inside, prompts come as 2 x `batch`, and row batch + b asks row b: it reads that row's earlier tokens.
+
+        token t of row batch + b reads tokens 0 .. t-1 of row b, and itself
+
+    With the examples in row b and any queries in row batch + b, the answer at x_i is the one that a prompt of the first
+    i examples and query i alone would get: n prompts for the price of two.
+    """
+    layers = [part for part in model.modules() if isinstance(part, Attention)]
+    for layer in layers:
+        layer.mix = functools.partial(_two_streams, batch)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.mix
+
+
+def _two_streams(batch: int, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
+    """Causal attention in the first rows; in the others, keys and values are those rows' and one's own."""
+    assert is_causal
+    halves = (one.unflatten(0, (-1, 2, batch)).transpose(0, 1).flatten(1, 2) for one in (q, k, v))
+    (q, asking_q), (k, own_k), (v, own_v) = halves
+    seq = q.shape[-2]
+    before = torch.ones(seq, seq, dtype=torch.bool, device=q.device).tril(-1)
+    itself = torch.eye(seq, dtype=torch.bool, device=q.device)
+    keys, values = torch.cat((k, own_k), -2), torch.cat((v, own_v), -2)
+    plain = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    asked = F.scaled_dot_product_attention(asking_q, keys, values, attn_mask=torch.cat((before, itself), 1))
+    return torch.stack((plain, asked)).unflatten(1, (-1, batch)).transpose(0, 1).flatten(0, 2)

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 
-from looped.baselines.linear import averaging, least_squares, ridge
+from looped.baselines.linear import averaging, least_squares, ridge, ridge_path
 from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression
 
@@ -171,7 +173,8 @@ def test_baselines_read_only_the_pairs_before(baseline):
         other_xs, other_ys = xs.copy(), ys.copy()
         other_xs[:, i + 1 :] = 7
         other_ys[:, i:] = -7
-        assert torch.equal(baseline(prompt_of(other_xs, other_ys))[:, : i + 1], whole[:, : i + 1])
+        got = baseline(prompt_of(other_xs, other_ys))[:, : i + 1]
+        torch.testing.assert_close(got, whole[:, : i + 1], rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.5), averaging])
@@ -179,3 +182,79 @@ def test_baselines_compute_in_float64(baseline):
     xs, ys = numbers(4, 9, 3, seed=10)
     single = prompt_of(xs, ys).to(torch.float32)
     assert torch.equal(baseline(single), baseline(single.to(torch.float64)))
+
+
+@pytest.mark.parametrize("as_double", [False, True])
+def test_least_squares_of_float32_examples_in_a_subspace(as_double):
+    """Their rounding is no new direction, also once they are float64: the fit is that of the subspace's coordinates."""
+    rng = np.random.default_rng(12)
+    basis = np.linalg.qr(rng.normal(size=(20, 10)))[0]
+    inside, ys = numbers(30, 41, 10, seed=12, noise=0.5)
+    single = prompt_of(inside @ basis.T, ys).to(torch.float32)
+    got = least_squares(single.to(torch.float64) if as_double else single).numpy()
+    wanted, conditions = by_lstsq(inside, ys)
+    error = np.abs(got - wanted) / np.maximum(1, np.abs(wanted))
+    # what float32 lost, times the condition number
+    assert (error / conditions).max() < 1e-5
+    assert error[:, 15:].max() < 1e-4
+
+
+def test_least_squares_still_tells_float32_examples_apart_that_differ_by_more_than_rounding():
+    xs, ys = numbers(20, 8, 4, seed=13)
+    xs[:, 1] = xs[:, 0] + 1e-2 * xs[:, 1]
+    single = prompt_of(xs, ys).to(torch.float32)
+    wanted, conditions = by_lstsq(single.xs.double().numpy(), single.ys.double().numpy())
+    error = np.abs(least_squares(single).numpy() - wanted) / np.maximum(1, np.abs(wanted))
+    assert (error / conditions).max() < 1e-12
+
+
+def test_a_ridge_path_is_ridge_for_each_penalty():
+    prompt = prompt_of(*numbers(5, 9, 4, seed=14))
+    path = ridge_path(prompt, [1e-3, 0.5, 20.0])
+    assert path.shape == (3, 5, 9)
+    for one, penalty in zip(path, [1e-3, 0.5, 20.0], strict=True):
+        torch.testing.assert_close(one, ridge(prompt, penalty), rtol=1e-13, atol=1e-14)
+    for bad in ([], [1.0, 0.0]):
+        with pytest.raises(ValueError, match="`penalty` must be above 0"):
+            ridge_path(prompt, bad)
+
+
+@pytest.mark.parametrize("penalty", [1e-8, 1e-4])
+def test_ridge_keeps_its_digits_with_hardly_any_penalty(penalty):
+    xs, ys = numbers(5, 12, 5, seed=15)
+    got = ridge(prompt_of(xs, ys), penalty).numpy()
+    for b in range(5):
+        for i in range(7, 12):
+            # scikit-learn's own by singular values
+            fit = Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(xs[b, :i], ys[b, :i])
+            assert got[b, i] == pytest.approx(float(xs[b, i] @ fit.coef_), rel=1e-8, abs=1e-8)
+
+
+@pytest.mark.parametrize("baseline", [least_squares, averaging])
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31), exponent=st.integers(-30, 30), factor=st.floats(-1e30, 1e30))
+def test_labels_carry_their_unit_and_least_squares_none_of_x(baseline, seed, exponent, factor):
+    xs, ys = numbers(2, 6, 3, seed=seed)
+    unit = 1.0 if baseline is least_squares else 4.0**exponent
+    got = baseline(prompt_of(xs * 2.0**exponent, ys * factor))
+    wanted = baseline(prompt_of(xs, ys)) * unit * factor
+    size = float(wanted.abs().max())
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9 * size + 1e-300)
+
+
+@pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.3), averaging])
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**31))
+def test_order_of_the_examples_does_not_matter(baseline, seed):
+    xs, ys = numbers(2, 9, 4, seed=seed)
+    order = [*np.random.default_rng(seed).permutation(8), 8]
+    got, wanted = baseline(prompt_of(xs[:, order], ys[:, order])), baseline(prompt_of(xs, ys))
+    torch.testing.assert_close(got[:, -1], wanted[:, -1], rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.3), averaging])
+@pytest.mark.parametrize("scale", [1e-100, 1e-30, 1e30, 1e100])
+def test_huge_and_tiny_numbers_stay_finite(baseline, scale):
+    xs, ys = numbers(3, 9, 4, seed=16)
+    assert baseline(prompt_of(xs * scale, ys)).isfinite().all()
+    assert baseline(prompt_of(xs, ys * scale)).isfinite().all()

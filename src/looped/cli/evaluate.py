@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import partial
 from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from looped.cli.common import Code, Device, Json, Quiet, Set, messages, pick_device, print_json, say
+from looped.baselines.positions import spread
+from looped.cli.common import Code, Device, Json, Quiet, Set, late, messages, pick_device, print_json, say
 from looped.cli.train import handed_over
 from looped.config import override
-from looped.evaluation.curves import Evaluation
+from looped.evaluation.cache import Told, cached
+from looped.evaluation.curves import Evaluation, baselines_for, slow_baselines_for
 from looped.evaluation.curves import evaluate as judge
 from looped.evaluation.saved import save_evaluation
+from looped.evaluation.shifted import evaluate_shifted, read_shift
 from looped.recipes import experiment as find_experiment
+from looped.tasks.shifts import Shifted
 from looped.training.run import Run
 
 
@@ -22,11 +31,19 @@ def evaluate(
     task: Annotated[str | None, typer.Option(metavar="RECIPE", help="Judge on the task of this recipe.")] = None,
     set_: Set = None,
     scale: Annotated[str | None, typer.Option(help="Scale of that recipe.")] = None,
+    shift: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SHIFT", help="Shift the task: skewed, noisy, scaled-x:factor=2; `looped list shifts`."),
+    ] = None,
     points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
     loops: Annotated[int | None, typer.Option(help="Loops behind the curve by examples; default as trained.")] = None,
     max_loops: Annotated[int | None, typer.Option(help="Last loop of the curve by loops; default 4x trained.")] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = 1280,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    all_baselines: Annotated[
+        bool,
+        typer.Option("--all-baselines", help="Also those that take minutes, at about ten positions; kept for later."),
+    ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the evaluation in the run folder and the report.")] = None,
     code: Code = None,
     device: Device = "auto",
@@ -41,26 +58,57 @@ def evaluate(
     """
     opened = Run.open(run, handed_over(code))
     experiment = opened.experiment
-    changed = bool(task or set_)
+    changed = bool(task or set_ or shift)
+    shifts = [read_shift(one) for one in shift or []]
     judged = find_experiment(task, scale).task if task else experiment.task
     stray = [setting for setting in set_ or [] if not setting.startswith("task.")]
     if stray:
         raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")
     judged = override(judged, [setting.removeprefix("task.") for setting in set_ or []], handed_over(code))
+    if isinstance(judged, Shifted):
+        judged, shifts = judged.task, [*judged.shifts, *shifts]
     made_for = int(opened.provenance().get("points", 2 * judged.d + 1))
     trained_for = experiment.train.points if experiment.train else made_for
     points = trained_for if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     model = opened.model(pick_device(device))
-    result = judge(model, judged, points=points, loops=loops, max_loops=max_loops, prompts=prompts, seed=seed)
-    title = name or (", ".join(filter(None, [task, *(set_ or [])])) if changed else "as trained")
+    slow = slow_baselines_for(judged, at=spread(points), workers=os.cpu_count() or 1) if all_baselines else {}
+    with baseline_bar(list(slow), quiet=quiet) as told:
+        kept = {title: cached(title, baseline, progress=told) for title, baseline in slow.items()}
+        baselines = {**baselines_for(judged), **kept} if slow else None
+        result = (partial(evaluate_shifted, shifts=shifts) if shifts else judge)(
+            model,
+            judged,
+            points=points,
+            loops=loops,
+            max_loops=max_loops,
+            prompts=prompts,
+            seed=seed,
+            baselines=baselines,
+        )
+    title = name or (", ".join(filter(None, [task, *(set_ or []), *(shift or [])])) if changed else "as trained")
     saved = save_evaluation(opened, title, result)
     if json:
         print_json({"run": run, "name": title, "saved": str(saved), **result.to_data()})
     elif not quiet:
         messages.print(table(result, title))
         say(f"Saved in {saved}. Next: looped report {opened.path}")
+
+
+@contextlib.contextmanager
+def baseline_bar(names: list[str], *, quiet: bool) -> Iterator[Told]:
+    """A line for each slow baseline, shown from its first report on."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with late(Progress(*columns, console=messages, disable=quiet)) as bar:
+        lines = {name: bar.add_task(name, total=1.0, start=False) for name in names}
+
+        def told(name: str, share: float) -> None:
+            bar.start()
+            bar.start_task(lines[name])
+            bar.update(lines[name], completed=share)
+
+        yield told
 
 
 def table(result: Evaluation, title: str) -> Table:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from looped.baselines.lasso import lasso
 from looped.baselines.linear import averaging, least_squares, ridge
+from looped.baselines.neighbours import nearest
+from looped.baselines.network import two_layer
+from looped.baselines.signs import on_signs
+from looped.baselines.trees import boosted, greedy_tree
 from looped.evaluation.bootstrap import bootstrap
 from looped.models.base import LoopedModel
-from looped.models.loop import check_loops
-from looped.prompt import Prompt
-from looped.tasks.regression import LinearRegression
+from looped.models.loop import check_loops, unroll
+from looped.prompt import AnyPrompt, Prompt, Sequence
+from looped.tasks.networks import ReLUNetwork
+from looped.tasks.regression import LinearRegression, SparseRegression
+from looped.tasks.tables import Tables
 from looped.tasks.task import Task
+from looped.tasks.trees import DecisionTree
 
 CHUNK = 256
 """Prompts in one forward pass."""
@@ -76,13 +85,43 @@ Baseline = Callable[[Prompt], Tensor]
 
 
 def baselines_for(task: Task) -> dict[str, Baseline]:
-    """What a person would use instead on this task; ridge is the Bayes estimator for noisy labels and a normal w."""
-    noise = getattr(task, "noise", 0.0)
+    """What a person would use instead on this task, as far as it takes seconds; `slow_baselines_for` has the rest.
+
+    Ridge is the Bayes estimator for noisy labels and a normal w. Ref: yang24, Fig. 2 and Fig. 10.
+    """
+    inner = getattr(task, "task", task)
+    noise = getattr(inner, "noise", 0.0)
+    if isinstance(inner, DecisionTree):
+        return {"3-nearest neighbours": nearest, "least squares": least_squares, "averaging": averaging}
     found: dict[str, Baseline] = {"least squares": least_squares}
+    if isinstance(inner, SparseRegression):
+        found["Lasso"] = partial(lasso, alpha=0.01)
     if noise:
         label = "ridge (optimal)" if type(task) is LinearRegression else "ridge"
-        found[label] = lambda prompt: ridge(prompt, noise**2)
+        found[label] = partial(ridge, penalty=noise**2)
+    if isinstance(inner, (ReLUNetwork, Tables)):
+        found["3-nearest neighbours"] = nearest
     return {**found, "averaging": averaging}
+
+
+def slow_baselines_for(task: Task, *, at: Iterable[int] | None = None, workers: int = 1) -> dict[str, Baseline]:
+    """The baselines that take minutes on a thousand prompts, at the positions `at`. Ref: yang24, Fig. 10b and 10c.
+
+    Depths and sizes are those its released program draws: 2 for the greedy tree on x, 4 on sign(x).
+    """
+    inner = getattr(task, "task", task)
+    positions = None if at is None else tuple(at)
+    if isinstance(inner, DecisionTree):
+        boost = partial(boosted, at=positions, workers=workers)
+        return {
+            "greedy tree": partial(greedy_tree, depth=2, at=positions),
+            "greedy tree on sign(x)": on_signs(partial(greedy_tree, depth=4, at=positions)),
+            "XGBoost": boost,
+            "XGBoost on sign(x)": on_signs(boost),
+        }
+    if isinstance(inner, ReLUNetwork):
+        return {"2-layer network": partial(two_layer, at=positions)}
+    return {}
 
 
 def evaluate(
@@ -98,7 +137,10 @@ def evaluate(
     label: str = "looped transformer",
     baselines: dict[str, Baseline] | None = None,
 ) -> Evaluation:
-    """Judge `model` on fresh prompts of `points` pairs: after `loops` loops, and after every loop up to `max_loops`."""
+    """Judge `model` on fresh prompts of `points` pairs: after `loops` loops, and after every loop up to `max_loops`.
+
+    Of a sequence the curves are by token, where tokens are scored, and over all of them by loop.
+    """
     trained = model.config.loops
     loops = trained if loops is None else loops
     max_loops = max(loops, 4 * trained) if max_loops is None else max_loops
@@ -117,10 +159,20 @@ def evaluate(
         return Curve(label=name, x=x, **{key: value.tolist() for key, value in interval._asdict().items()})
 
     examples = list(range(points))
+    if isinstance(prompt, Sequence):
+        weights = torch.ones_like(errors) if prompt.weights is None else prompt.weights
+        examples = weights.any(0).nonzero().flatten().tolist()
+        # each token's mean is over the prompts that score it
+        errors = (errors * weights / weights.mean(0))[:, examples]
+        baselines = baselines or {}
     baselines = baselines_for(task) if baselines is None else baselines
     # a model that takes the last pair as its query answers there alone
     by_examples = [curve(label, errors, examples[-errors.shape[-1] :])]
-    by_examples += [curve(name, task.error(f(prompt), prompt), examples) for name, f in baselines.items()]
+    for name, baseline in baselines.items():
+        judged = task.error(baseline(prompt), prompt)
+        # a slow baseline answers some positions only, and is not a number at the others
+        asked = (~judged.isnan().all(0)).nonzero().flatten().tolist() or list(range(judged.shape[1]))
+        by_examples.append(curve(name, judged[:, asked], [examples[i] for i in asked]))
     return Evaluation(
         task=repr(task),
         prompts=prompts,
@@ -133,15 +185,29 @@ def evaluate(
 
 
 @torch.no_grad()
-def _model_errors(model: LoopedModel, task: Task, prompt: Prompt, loops: int, max_loops: int) -> tuple[Tensor, Tensor]:
-    """Errors (batch, n) after `loops` loops, and (batch, max_loops) at the last pair after every loop.
+def _model_errors(
+    model: LoopedModel, task: Task, prompt: AnyPrompt, loops: int, max_loops: int
+) -> tuple[Tensor, Tensor]:
+    """Errors (batch, positions) after `loops` loops, and (batch, max_loops) after every loop.
 
-    Predictions are collected, never states: 1280 prompts x 500 loops of states would be tens of gigabytes.
+    By loop they are those at the last pair, or the mean over all scored tokens of a sequence. Errors are collected,
+    never states: 1280 prompts x 500 loops of states would be tens of gigabytes.
     """
     errors, last = [], []
-    for first in range(0, len(prompt.xs), CHUNK):
+    for first in range(0, prompt.places[0], CHUNK):
         part = prompt.rows(slice(first, first + CHUNK))
-        judged = task.error(model(part, loops=max_loops, keep=max_loops), part)
+
+        def judge(state: Any, context: Any, part: Any = part) -> Tensor:
+            return task.error(model.readout(state, context), part)
+
+        context = model.embed(part)
+        judged = unroll(
+            model.step, model.start(context), context, loops=max_loops, grad=None, keep=max_loops, collect=judge
+        )
         errors.append(judged[loops - 1])
-        last.append(judged[:, :, -1].T)
+        if isinstance(part, Prompt):
+            last.append(judged[:, :, -1].T)
+        else:
+            weights = torch.ones_like(judged[0]) if part.weights is None else part.weights
+            last.append(((judged * weights).sum(-1) / weights.sum(-1)).T)
     return torch.cat(errors), torch.cat(last)

@@ -1,0 +1,28 @@
+"""A baseline that reads the signs of x only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from looped.prompt import Prompt
+
+
+@dataclass(frozen=True)
+class OnSigns:
+    """`baseline` on prompts whose x are replaced by sign(x)."""
+
+    baseline: Callable[..., Tensor]
+    """What answers."""
+
+    def __call__(self, prompt: Prompt, **options: Any) -> Tensor:
+        """The baseline's predictions; `options` go to it."""
+        return self.baseline(replace(prompt, xs=prompt.xs.sign()), **options)
+
+
+def on_signs(baseline: Callable[..., Tensor]) -> OnSigns:
+    """`baseline` made to read sign(x): all that a tree which splits at 0 depends on. Ref: yang24, Fig. 10b."""
+    return OnSigns(baseline)

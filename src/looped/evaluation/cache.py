@@ -1,0 +1,155 @@
+"""Answers of baselines kept by content: the same prompts, baseline and parameters are never computed twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from looped.baselines.signs import OnSigns
+from looped.files import digest, read_tensors, write_tensors
+from looped.prompt import Prompt
+
+VERSION = 1
+"""Raised when a baseline's answers change, so that older ones are not found any more."""
+BESIDES = ("progress", "workers")
+"""Parameters that change how an answer comes about, not the answer."""
+LIBRARIES = {"looped.baselines.trees": ("scikit-learn", "xgboost-cpu", "xgboost")}
+"""Whose answers they are, in modules that hand the work to others: another version may answer otherwise."""
+
+Told = Callable[[str, float], None]
+"""Is told a baseline's name and the share that is done."""
+
+
+def cache_folder() -> Path:
+    """`LOOPED_CACHE`, or `looped` in the user's folder for caches."""
+    own = os.environ.get("LOOPED_CACHE")
+    if own:
+        return Path(own).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "looped"
+
+
+def cached(
+    name: str, baseline: Callable[..., Tensor], folder: Path | None = None, *, progress: Told | None = None
+) -> Callable[[Prompt], Tensor]:
+    """`baseline`, but an answer that was given before is read from `folder` (default: `cache_folder()` / baselines).
+
+    A baseline is a function of a module, or `functools.partial` or `on_signs` of one, so that its name and parameters
+    say what it is. `name` is for people, and for `progress`. A damaged file is computed again, with a warning.
+    """
+    about = {"baseline": describe(baseline), "version": VERSION}
+
+    def answer(prompt: Prompt) -> Tensor:
+        place = cache_folder() / "baselines" if folder is None else folder
+        file = place / f"{_slug(name)}-{_key(prompt, about)}.safetensors"
+        found = _read(file, about, prompt)
+        if found is None:
+            options = {}
+            if progress is not None and _takes(baseline, "progress"):
+                options["progress"] = functools.partial(progress, name)
+            found = baseline(prompt, **options)
+            _write(file, found, about)
+        if progress is not None:
+            progress(name, 1.0)
+        return found
+
+    return answer
+
+
+def describe(baseline: Any) -> dict[str, Any]:
+    """What a baseline is, as JSON data: its function and all parameters that change its answers."""
+    if isinstance(baseline, functools.partial):
+        if baseline.args:
+            raise ValueError("a cached baseline's parameters are given by name; got some by place in `partial`.")
+        whole = describe(baseline.func)
+        given = {key: value for key, value in baseline.keywords.items() if key not in BESIDES}
+        return {**whole, "parameters": {**whole.get("parameters", {}), **given}}
+    if dataclasses.is_dataclass(baseline) and not isinstance(baseline, type):
+        fields = {one.name: getattr(baseline, one.name) for one in dataclasses.fields(baseline)}
+        inner = {key: describe(value) if callable(value) else value for key, value in fields.items()}
+        return {"function": f"{type(baseline).__module__}:{type(baseline).__qualname__}", "parameters": inner}
+    if not inspect.isfunction(baseline) or "<" in baseline.__qualname__:
+        raise ValueError(
+            f"only functions of a module can be cached, since a lambda does not say what it is; got {baseline!r}. "
+            "Use `functools.partial` of a module's function for its parameters."
+        )
+    defaults = {
+        key: one.default
+        for key, one in inspect.signature(baseline).parameters.items()
+        if one.default is not inspect.Parameter.empty and key not in BESIDES
+    }
+    about = {"function": f"{baseline.__module__}:{baseline.__qualname__}", "parameters": defaults}
+    libraries = {one: _version(one) for one in LIBRARIES.get(baseline.__module__, ())}
+    return {**about, "libraries": libraries} if libraries else about
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _key(prompt: Prompt, about: dict[str, Any]) -> str:
+    """SHA-256 over the examples and what answers them; what generated them plays no part."""
+    tensors = {"xs": prompt.xs.detach().cpu().contiguous(), "ys": prompt.ys.detach().cpu().contiguous()}
+    return hashlib.sha256(digest(tensors, _text(about)).encode()).hexdigest()[:32]
+
+
+def _text(about: dict[str, Any]) -> str:
+    return json.dumps(about, sort_keys=True, default=list)
+
+
+def _slug(name: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())[:40]
+
+
+def _read(file: Path, about: dict[str, Any], prompt: Prompt) -> Tensor | None:
+    if not file.exists():
+        return None
+    try:
+        tensors, facts = read_tensors(file)
+        answers = tensors["answers"]
+        if facts != {"about": _text(about)} or answers.shape != prompt.ys.shape:
+            raise ValueError("it answers something else")
+    except (ValueError, KeyError, OSError) as error:
+        warnings.warn(f"{file} cannot be used ({' '.join(str(error).split())}): computed again.", stacklevel=3)
+        return None
+    return answers.to(prompt.ys.device)
+
+
+def _write(file: Path, answers: Tensor, about: dict[str, Any]) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_tensors(file, {"answers": answers}, {"about": _text(about)})
+    except OSError as error:
+        # a full or read-only disk costs time later, not the answer now
+        warnings.warn(f"{file} cannot be written ({error}): the answer is not kept.", stacklevel=3)
+
+
+def _takes(baseline: Any, option: str) -> bool:
+    """Whether the function behind a baseline has this parameter."""
+    while True:
+        if isinstance(baseline, functools.partial):
+            baseline = baseline.func
+        elif isinstance(baseline, OnSigns):
+            baseline = baseline.baseline
+        else:
+            return option in inspect.signature(baseline).parameters

@@ -1,7 +1,6 @@
 """Shapes are checked in every test: jaxtyping reads the annotations, beartype holds them."""
 
 import os
-
 from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")

@@ -34,7 +34,7 @@ LOSSES: dict[str, dict[str, Any]] = {
         "steps": 600,
         "n": [2, 4, 6, 8, 10, 12, 14],
         "depth": 3,
-        "layers": [1, 2, 3, 4, 5, 6, 7, 8],
+        "layers": [1, 2, 3, 4, 6, 8],
         "fixed_n": [14, 6],
     },
 }

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from looped.experiment import OptimizerConfig
+from looped.models.batch_last import to_last
 from looped.papers.gatmiry24.losses import exact_loss, residual
 from looped.papers.gatmiry24.training import Member, mixture
 from looped.prompt import Prompt
@@ -83,14 +84,14 @@ def one_step(batch: int) -> float:
     prompt = IsotropicRegression(d=D).sample(batch=batch, n=N + 1, generator=torch.Generator().manual_seed(0))
     start = 0.02 * torch.randn(DEPTH, D, D, generator=torch.Generator().manual_seed(1)) + 0.05 * torch.eye(D)
     score = start.requires_grad_()
-    ones, w = torch.ones(1, batch), prompt.truth["w"]
+    ones, w, query = torch.ones(1, batch), prompt.truth["w"].T.contiguous(), prompt.xs[:, -1].T.contiguous()
 
     def covariances() -> Tensor:
-        return prompt.xs[:, :-1].mT @ prompt.xs[:, :-1] / N
+        return to_last((prompt.xs[:, :-1].mT @ prompt.xs[:, :-1] / N)[None])
 
     def fast_loss(covariance: Tensor) -> Tensor:
-        left = residual(score[None], [DEPTH], covariance[None], ones, w[None])[0]
-        return (left * prompt.xs[:, -1]).sum(-1).square().mean() / D
+        left = residual(score[None], [DEPTH], covariance, ones, w[None])[0]
+        return (left * query).sum(0).square().mean() / D
 
     kept = covariances()
 

@@ -11,6 +11,7 @@ import torch
 
 from looped.evaluation.claims import Settings
 from looped.experiment import Experiment
+from looped.models.batch_last import to_last
 from looped.models.kernel_transformer import restricted
 from looped.papers.gatmiry24 import best, chebyshev, depth, forms, losses, windows
 from looped.papers.gatmiry24 import looped as looped_recipe
@@ -56,8 +57,8 @@ def test_fast_path_is_the_models_own_forward(layers):
     # labels again, in float64
     prompt = Prompt(prompt.xs, torch.einsum("bnd,bd->bn", prompt.xs, w))
     z = prompt.xs[:, :-1] / s.sqrt()[:, None, None]
-    left = losses.residual(score, depths, (z.mT @ z / N)[None], s[None], w[None])
-    fast = torch.einsum("bd,mbd->mb", prompt.xs[:, -1], w - left)
+    left = losses.residual(score, depths, to_last((z.mT @ z / N)[None]), s[None], w.T[None])
+    fast = torch.einsum("bd,mdb->mb", prompt.xs[:, -1], w.T - left)
     for index, loops in enumerate(depths):
         own = model_of(score[index], loops).predict(prompt)[:, 0]
         torch.testing.assert_close(fast[index], own, rtol=1e-10, atol=1e-10)
@@ -68,7 +69,9 @@ def test_fast_gradients_are_the_models_own():
     score = scores(2, 3).requires_grad_()
     w = torch.randn(9, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     scale = torch.rand(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 1
-    fast = torch.autograd.grad(losses.sampled_loss(score, [3, 2], covariance[None], scale, w[None]).sum(), score)[0]
+    fast = torch.autograd.grad(
+        losses.sampled_loss(score, [3, 2], to_last(covariance[None]), scale, w.T[None]).sum(), score
+    )[0]
     total = torch.zeros((), dtype=torch.float64)
     for index, layers in enumerate([3, 2]):
         e = w
@@ -110,7 +113,10 @@ def test_covariance_loss_is_the_mean_over_weights():
     scale = torch.full((1, 5), 1.7, dtype=torch.float64)
     axes = torch.eye(D, dtype=torch.float64)
     each = [
-        losses.residual(score, [2, 1], covariance[None], scale, one.expand(1, 5, D)).square().sum(-1) for one in axes
+        losses.residual(score, [2, 1], to_last(covariance[None]), scale, one[None, :, None].expand(1, D, 5))
+        .square()
+        .sum(1)
+        for one in axes
     ]
     found = losses.covariance_loss(score, [2, 1], covariance, scale)
     torch.testing.assert_close(found, torch.stack(each).sum(0) / D, rtol=1e-10, atol=1e-12)
@@ -191,8 +197,8 @@ def test_prompts_have_the_members_covariances():
     covariance, s, w = Prompts(members, sizes, torch.device("cpu"))(0)
     assert set(s[0].tolist()) == {1.0, 8.0}
     assert 1 <= float(s[1].min()) < 1.01 < 3.99 < float(s[1].max()) <= 4
-    torch.testing.assert_close(covariance.mean((0, 1)), torch.eye(D), atol=0.05, rtol=0)
-    torch.testing.assert_close(w[0].mT @ w[0] / 4000, torch.eye(D), atol=0.1, rtol=0)
+    torch.testing.assert_close(covariance.mean((0, 3)), torch.eye(D), atol=0.05, rtol=0)
+    torch.testing.assert_close(w[0] @ w[0].mT / 4000, torch.eye(D), atol=0.1, rtol=0)
 
 
 def test_each_seed_has_its_own_prompts():

@@ -6,10 +6,7 @@ calls and ragged ends; here it is a few multiply-adds of long contiguous rows.
 
 from __future__ import annotations
 
-import functools
 import math
-import warnings
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
@@ -49,7 +46,12 @@ def product(
 
     out_pq = sum_k left_pk right_kq
     """
-    return _on_gpu()(left, right) if left.is_cuda else _by_terms(left, right, arena)
+    (one, other), *terms = zip(left.unsqueeze(3).unbind(2), right.unsqueeze(1).unbind(2), strict=True)
+    out = None if arena is None else arena.take(*left.shape[:2], *right.shape[2:])
+    out = torch.mul(one, other, out=out)
+    for one, other in terms:
+        out.addcmul_(one, other)
+    return out
 
 
 def each(
@@ -72,50 +74,3 @@ def outer(left: Float[Tensor, "models p q c"], right: Float[Tensor, "models k q 
 def to_last(rows: Float[Tensor, "models c p q"]) -> Float[Tensor, "models p q c"]:
     """Prompts from behind the models to the end, laid out anew."""
     return rows.permute(0, 2, 3, 1).contiguous()
-
-
-def _by_terms(left: Tensor, right: Tensor, arena: Arena | None = None) -> Tensor:
-    (one, other), *terms = zip(left.unsqueeze(3).unbind(2), right.unsqueeze(1).unbind(2), strict=True)
-    out = None if arena is None else arena.take(*left.shape[:2], *right.shape[2:])
-    out = torch.mul(one, other, out=out)
-    for one, other in terms:
-        out.addcmul_(one, other)
-    return out
-
-
-TERMS = 8
-"""Terms that one compiled kernel adds up: few enough kernels for all sizes, few enough passes over the result."""
-
-
-def _by_blocks(left: Tensor, right: Tensor) -> Tensor:
-    """On a GPU: some terms at a time, in one kernel that writes nothing but their sum."""
-    out: Tensor | None = None
-    for one, other in zip(left.split(TERMS, 2), right.split(TERMS, 1), strict=True):
-        out = _compiled()(one, other) if out is None else out + _compiled()(one, other)
-    assert out is not None
-    return out
-
-
-def _sum_of_terms(left: Tensor, right: Tensor) -> Tensor:
-    out = left[:, :, 0, None] * right[:, None, 0]
-    for k in range(1, left.shape[2]):
-        out = out + left[:, :, k, None] * right[:, None, k]
-    return out
-
-
-@functools.cache
-def _compiled() -> Callable[[Tensor, Tensor], Tensor]:
-    # a kernel for every number of terms and every order of strides, all of them small
-    torch._dynamo.config.recompile_limit = max(256, torch._dynamo.config.recompile_limit)  # type: ignore[attr-defined]
-    return torch.compile(_sum_of_terms, dynamic=True)
-
-
-@functools.cache
-def _on_gpu() -> Callable[[Tensor, Tensor], Tensor]:
-    """Compiled kernels; where they cannot be compiled, one term after the other."""
-    try:
-        _by_blocks(torch.ones(1, 2, 3, 5, device="cuda"), torch.ones(1, 3, 2, 5, device="cuda"))
-    except Exception as error:  # whatever the compiler's own trouble is, the result does not depend on it
-        warnings.warn(f"products are computed term by term: {type(error).__name__}: {error}", stacklevel=2)
-        return _by_terms
-    return _by_blocks

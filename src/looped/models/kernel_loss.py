@@ -7,15 +7,16 @@ The same numbers as `KernelTransformer` with heads V = diag(A, r) and autograd g
   to hand on to its input;
 - where h is linear a prompt enters through X'X, X'y and x_q, which all steps on one minibatch share;
 - prompts lie last in memory, so that every inner loop runs over them (`batch_last`), and pass through in chunks that
-  stay in the cache, forward and backward before the next one.
+  stay in the cache, forward and backward before the next one; on a GPU a layer is one kernel (`kernel_gpu`).
 
 Ref: cheng24, Eq. (3), (5) and (26).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -79,7 +80,8 @@ def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None
     if unknown or not heads:
         raise ValueError(f"`heads` must be linear, relu, exp or softmax; got {unknown}. Use `KernelTransformer`.")
     xs, ys = (prompt.xs, prompt.ys) if prompt.xs.ndim == 4 else (prompt.xs[None], prompt.ys[None])
-    only_linear = all(kernel is kernels.linear for kernel in heads)
+    # on a GPU the one kernel for all h is as fast
+    only_linear = all(kernel is kernels.linear for kernel in heads) and not xs.is_cuda
     models, count, tokens, d = xs.shape
     if chunk is None:
         chunk = count if xs.is_cuda else max(64, CHUNK // (models * (2 * d * d if only_linear else tokens * tokens)))
@@ -115,7 +117,8 @@ def predictions(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: 
     for chunk in batch:
         arena.reset()
         if chunk.rows is not None:
-            found.append(-_forward(weights, heads, chunk.rows, arena)[0])
+            forward, _ = _passes(chunk.rows, arena)
+            found.append(-forward(weights, heads, chunk.rows)[0])
         elif chunk.moments is not None:
             found.append(-linear_label(weights, chunk.moments))
     return torch.cat(found, 1)
@@ -136,11 +139,12 @@ class _Loss(torch.autograd.Function):
         arena = Arena(loss)
         for chunk in batch:
             arena.reset()
-            label, kept = _forward(weights, heads, chunk.rows, arena)
+            forward, backward = _passes(chunk.rows, arena)
+            label, kept = forward(weights, heads, chunk.rows)
             error = label + chunk.target
             loss += error.square().sum(1) / count
             if wanted:
-                _backward(weights, heads, kept, 2 / count * error, slopes, arena)
+                backward(weights, heads, kept, 2 / count * error, slopes)
         ctx.save_for_backward(*(part for one in slopes for part in one if part is not None))
         return loss
 
@@ -150,6 +154,15 @@ class _Loss(torch.autograd.Function):
         return (None, None, None, *(up.view(-1, *[1] * (slope.ndim - 1)) * slope for slope in ctx.saved_tensors))
 
 
+def _passes(rows: Tensor, arena: Arena) -> tuple[Callable[..., tuple[Tensor, Any]], Callable[..., None]]:
+    """The forward and the backward pass for where the rows lie."""
+    if rows.is_cuda:
+        from looped.models import kernel_gpu
+
+        return kernel_gpu.forward, kernel_gpu.backward
+    return partial(_forward, arena=arena), partial(_backward, arena=arena)
+
+
 class _Kept(NamedTuple):
     """What a layer's backward pass reads: its rows, and of every head queries, scores and sums."""
 
@@ -157,7 +170,7 @@ class _Kept(NamedTuple):
     heads: list[tuple[Tensor, Tensor, Tensor]]
 
 
-def _forward(weights, heads, rows: Tensor, arena: Arena) -> tuple[Tensor, list[_Kept]]:
+def _forward(weights, heads, rows: Tensor, *, arena: Arena) -> tuple[Tensor, list[_Kept]]:
     """The query's label coordinate (models, c) after all layers, and what each layer leaves behind.
 
     Tokens are columns here, as in the paper: rows (models, width, tokens, c), scores (models, queries, keys, c).
@@ -191,7 +204,7 @@ def _forward(weights, heads, rows: Tensor, arena: Arena) -> tuple[Tensor, list[_
     return label, [*kept, _Kept(rows, own)]
 
 
-def _backward(weights, heads, kept: list[_Kept], up: Tensor, slopes: list[HeadWeights], arena: Arena) -> None:
+def _backward(weights, heads, kept: list[_Kept], up: Tensor, slopes: list[HeadWeights], *, arena: Arena) -> None:
     """Add this chunk's gradient to `slopes`; `up` (models, c) is the loss's slope along the query's label."""
     rows, own = kept[-1]
     d, first = rows.shape[1] - 1, len(kept) == 1

@@ -13,7 +13,7 @@ ADAM = {"rate": 0.02, "clip": 10.0, "betas": [0.9, 0.95], "decay": 0.9}
 _PAPER: dict[str, Any] = {
     "batch": 30_000,
     "resample": 10,
-    "steps": 1000,
+    "steps": 600,
     "seeds": [0, 1, 2],
     "test": 60_000,
     "pool": 60_000,
@@ -31,10 +31,9 @@ LOSSES: dict[str, dict[str, Any]] = {
     "cpu": {**TRAIN["cpu"], "n": [2, 6, 14], "depth": 3, "layers": [1, 3, 6], "fixed_n": [14, 6]},
     "paper": {
         **TRAIN["paper"],
-        "steps": 600,
         "n": [2, 4, 6, 8, 10, 12, 14],
         "depth": 3,
-        "layers": [1, 2, 3, 4, 5, 6, 7, 8],
+        "layers": [1, 2, 3, 4, 6, 8],
         "fixed_n": [14, 6],
     },
 }

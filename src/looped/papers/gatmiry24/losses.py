@@ -23,36 +23,70 @@ Scores = Float[Tensor, "models layers d d"]
 def residual(
     score: Scores,
     depths: Sequence[int],
-    covariance: Float[Tensor, "groups batch d d"],
+    covariance: Float[Tensor, "groups d d batch"],
     scale: Float[Tensor, "#models batch"],
-    w: Float[Tensor, "groups batch d"],
-) -> Float[Tensor, "models batch d"]:
+    w: Float[Tensor, "groups d batch"],
+) -> Float[Tensor, "models d batch"]:
     """What is left of w after each model's layers.
 
-        e <- e - scale A' S e
+        e <- e - A' (scale S e)
 
     Ref: gatmiry24, Lemma 4. Model m reads the prompts of group m mod groups: seeds have their own, settings share them.
-    A prompt with x = sqrt(s) z has S = s ZZ'/n, so that models with other s can share Z.
+    A prompt with x = sqrt(s) z has S = s ZZ'/n, so that models with other s can share Z. Prompts lie last in memory.
     """
-    models, (groups, batch, d) = len(score), w.shape
-    each = covariance.flatten(0, 1)
-    rates = scale[..., None].expand(models, batch, 1)
+    models, groups = len(score), len(w)
+    rates = scale.expand(models, -1)
 
     def layer(e: Tensor, a: Tensor) -> Tensor:
-        # one product with S for all models that share it
-        prompts_first = e.view(-1, groups, batch, d).permute(1, 2, 3, 0).flatten(0, 1)
-        moved = torch.bmm(each, prompts_first).view(groups, batch, d, -1).permute(3, 0, 1, 2).flatten(0, 1)
-        return e - torch.bmm(moved * rates[: len(e)], a)
+        return _step(e, a, covariance, rates[: len(e)])
 
     return _descend(score, depths, w.repeat(models // groups, 1, 1), layer)
+
+
+def _step(e: Tensor, a: Tensor, covariance: Tensor, rates: Tensor) -> Tensor:
+    """e - A' (rate S e), prompt by prompt: on a GPU one kernel."""
+    if e.is_cuda:
+        from looped.models.descent_gpu import Step
+
+        return Step.apply(e, a, covariance, rates)  # type: ignore
+    return torch.baddbmm(e, a.mT, _Symmetric.apply(covariance, rates, e), alpha=-1)  # type: ignore
+
+
+class _Symmetric(torch.autograd.Function):
+    """rate S e; S is symmetric, so the slope along e is rate S times the slope."""
+
+    @staticmethod
+    def forward(ctx, covariance, rates, e):
+        ctx.save_for_backward(covariance, rates)
+        return symmetric(covariance, rates, e)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        covariance, rates = ctx.saved_tensors
+        return None, None, symmetric(covariance, rates, grads[0])
+
+
+def symmetric(
+    matrices: Float[Tensor, "groups d d c"], rates: Float[Tensor, "models c"], vectors: Float[Tensor, "models d c"]
+) -> Float[Tensor, "models d c"]:
+    """Each prompt's symmetric matrix times its vector, times its rate; model m reads the prompts of group m mod groups.
+
+    out_i = rate sum_k S_ki v_k
+    """
+    (models, d, count), groups = vectors.shape, len(matrices)
+    split = vectors.view(models // groups, groups, d, count)
+    out = matrices[:, 0] * split[:, :, :1]
+    for k in range(1, d):
+        out.addcmul_(matrices[:, k], split[:, :, k : k + 1])
+    return out.mul_(rates.view(models // groups, groups, 1, count)).view(models, d, count)
 
 
 def sampled_loss(
     score: Scores,
     depths: Sequence[int],
-    covariance: Float[Tensor, "groups batch d d"],
+    covariance: Float[Tensor, "groups d d batch"],
     scale: Float[Tensor, "#models batch"],
-    w: Float[Tensor, "groups batch d"],
+    w: Float[Tensor, "groups d batch"],
 ) -> Float[Tensor, " models"]:
     """Mean squared error over prompts, the query integrated out; predicting zero costs 1.
 
@@ -60,7 +94,7 @@ def sampled_loss(
 
     Ref: gatmiry24, Section 5.
     """
-    return residual(score, depths, covariance, scale, w).square().sum(-1).mean(-1) / w.shape[-1]
+    return residual(score, depths, covariance, scale, w).square().mean((-2, -1))
 
 
 def exact_loss(

@@ -17,6 +17,7 @@ from torch import Tensor
 from looped.evaluation.claims import Settings
 from looped.experiment import OptimizerConfig
 from looped.functional.schedules import Schedule
+from looped.models.batch_last import to_last
 from looped.papers.gatmiry24.best import Nodes, compress, windows
 from looped.papers.gatmiry24.losses import covariance_loss, exact_loss, sampled_loss
 from looped.training.family import Clip, train_family
@@ -161,14 +162,14 @@ class Prompts:
         self.half = torch.tensor([member.half for member in members], device=device)[:, None]
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(ZZ'/n, s, w): z and w standard normal, x = sqrt(s) z."""
+        """(ZZ'/n, s, w), prompts last: z and w standard normal, x = sqrt(s) z."""
         batch, d, seeds = self.sizes["batch"], self.sizes["d"], len(self.seeds)
-        w = torch.randn(seeds, batch, d, generator=self.generator, device=self.device)
+        w = torch.randn(seeds, d, batch, generator=self.generator, device=self.device)
         covariance = wishart(seeds * batch, self.sizes["n"], d, self.generator).view(seeds, batch, d, d)
         drawn = torch.rand(2, seeds, batch, generator=self.generator, device=self.device)
         which, where = drawn.repeat(1, len(self.centres) // seeds, 1)
         centre = self.centres.gather(1, (which * self.counts).long().clamp(max=self.centres.shape[1] - 1))
-        return covariance, centre + self.half * (2 * where - 1), w
+        return to_last(covariance), centre + self.half * (2 * where - 1), w
 
 
 def spectrum(setting: str, sizes: Sizes, *, nodes: int) -> Nodes:

@@ -209,15 +209,17 @@ def command() -> str:
 def commit() -> str | None:
     """The commit of the checkout this library runs from, with a + where files differ.
 
-    Outside a checkout, such as on a borrowed GPU, it is what LOOPED_COMMIT says, or None.
+    LOOPED_COMMIT comes first: a copy of the sources, such as on a borrowed GPU, does not know where it came from.
     """
+    if said := os.environ.get("LOOPED_COMMIT"):
+        return said
     try:
         arguments = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "check": True}
         head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **arguments).stdout.strip()
         changed = subprocess.run(["git", "status", "--porcelain", "-uno"], **arguments).stdout.strip()
         return head + ("+" if changed else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("LOOPED_COMMIT")
+        return None
 
 
 def cpu_name() -> str:

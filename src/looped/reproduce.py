@@ -53,11 +53,12 @@ def figures() -> dict[str, Figure]:
 
 
 def select(names: Sequence[str]) -> list[Figure]:
-    """The figures of those names; a paper's name alone means all of its figures."""
+    """The figures of those names; a paper's name means all of its figures, a figure's without letter all its panels."""
     known = figures()
     chosen: dict[str, Figure] = {}
     for name in names:
-        hits = {key: figure for key, figure in known.items() if key == name or key.startswith(f"{name}.")}
+        panels = {key for key in known if key[:-1] == name and key[-1].isalpha()}
+        hits = {key: known[key] for key in known if key == name or key.startswith(f"{name}.") or key in panels}
         if not hits:
             papers = {key.partition(".")[0] for key in known}
             raise ValueError(f"no figure is called `{name}`. {nearest(name, {*known, *papers})}")

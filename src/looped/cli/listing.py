@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +17,8 @@ import looped.tasks
 from looped.cli.common import Json, Quiet, print_json
 from looped.config import nearest
 from looped.constructions.ready import READY
+from looped.evaluation.shifted import shifts_by_name
+from looped.files import read_json
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
 from looped.reproduce import figures
@@ -25,22 +28,28 @@ from looped.theorems.check import theorems
 
 def list_all(
     kind: Annotated[
-        str | None, typer.Argument(help="recipes, tasks, models, theorems, constructions, figures or claims.")
+        str | None, typer.Argument(help="recipes, tasks, shifts, models, theorems, constructions, figures or claims.")
     ] = None,
+    results: Annotated[
+        str, typer.Option("--results", metavar="DIR", help="Where `looped reproduce` keeps its results.")
+    ] = "results",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What there is: recipes, tasks, models, theorems, constructions, figures, claims, with one line each.
+    """What there is: recipes, tasks, shifts, models, theorems, constructions, figures, claims, with one line each.
+
+    A figure's line also says how many claims it checks, and at which scales DIR has it, with how many of them hold.
 
     Example: `looped list recipes`
     """
     known = {
         "recipes": {name: _line(recipe) for name, recipe in recipes().items()},
         "tasks": {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
+        "shifts": {name: _line(kind) for name, kind in shifts_by_name().items()},
         "models": {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
         "theorems": {name: one.statement for name, one in theorems().items()},
         "constructions": {name: _line(build) for name, build in READY.items()},
-        "figures": {name: figure.title for name, figure in figures().items()},
+        "figures": _figures(Path(results)),
         "claims": {claim.id: claim.statement for figure in figures().values() for claim in figure.claims},
     }
     if kind is not None and kind not in known:
@@ -55,6 +64,27 @@ def list_all(
         for name, line in entries.items():
             rows.add_row(name, "" if quiet else line)
         console.print(rows)
+
+
+def _figures(results: Path) -> dict[str, str]:
+    """Title, number of claims, and the scales of which results are kept, for every figure."""
+    lines = {}
+    for name, figure in figures().items():
+        count = len(figure.claims)
+        kept = [_kept(results / f"{name}.{scale}.json", scale) for scale in figure.settings]
+        shown = ", ".join(one for one in kept if one) or "none"
+        lines[name] = f"{figure.title} ({count} claim{'s' * (count != 1)}; results: {shown})"
+    return lines
+
+
+def _kept(path: Path, scale: str) -> str:
+    """`cpu 2/3`: the scale, and how many of its judged claims held; empty where there is no result."""
+    if not path.is_file():
+        return ""
+    content = read_json(path)
+    claims = content.get("claims", []) if isinstance(content, dict) else []
+    verdicts = [claim.get("verdict") for claim in claims if claim.get("verdict") != "not judged"]
+    return f"{scale} {verdicts.count('holds')}/{len(verdicts)}" if verdicts else scale
 
 
 def _line(thing) -> str:

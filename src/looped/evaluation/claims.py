@@ -25,8 +25,8 @@ class Measured:
     """Its smallest value over seeds, or the lower end of its interval."""
     high: float
     """Its largest value over seeds, or the upper end of its interval."""
-    holds: bool
-    """Whether the claim holds within its tolerance."""
+    holds: bool | None
+    """Whether the claim holds within its tolerance; None where this scale does not measure what it is about."""
     note: str = ""
     """What a reader must know: the reason where it fails, the scale at which it holds."""
 
@@ -114,7 +114,7 @@ class Figure:
                     high=None if found is None else _finite(found.high),
                     tolerance=claim.tolerance,
                     verdict="not judged"
-                    if found is None
+                    if found is None or found.holds is None
                     else "holds"
                     if found.holds and value is not None
                     else "fails",

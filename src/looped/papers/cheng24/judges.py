@@ -32,12 +32,15 @@ def over_seeds(ratios: Sequence[Sequence[float]], *, worst: Callable = max) -> t
     return worst(means), min(each), max(each)
 
 
-def ratios(one: Mapping[str, Any], top: str, bottoms: Sequence[str], keep: Sequence[int]) -> list[list[float]]:
-    """The loss of `top` over the least loss of `bottoms`, by seed and by the places to keep.
+def ratios(
+    one: Mapping[str, Any], top: str, bottoms: Sequence[str], keep: Sequence[int] | None = None
+) -> list[list[float]]:
+    """The loss of `top` over the least loss of `bottoms`, by seed and by the places to keep, None for all.
 
     A model that diverged, which has no loss, counts as infinitely bad; on top that is an infinite ratio.
     """
     lines = one["lines"]
+    keep = range(len(one["x"])) if keep is None else keep
     seeds = range(len(lines[top]))
     least = [[min(_real(lines[name][s][k]) for name in bottoms) for k in keep] for s in seeds]
     found = [[_real(lines[top][s][k]) for k in keep] for s in seeds]
@@ -57,7 +60,9 @@ def best(data_name: str, *, where: Sequence[Mapping[str, Any]]) -> Callable[[Dat
             one = panel(data, **fields)
             value = ratios(one, data_name, others, [len(one["x"]) - 1])
             found.append(value)
-            told.append(f"n = {one['x'][-1] if one['axis'] == 'n' else one['n']}: {over_seeds(value)[0]:.3f}")
+            told.append(
+                _told(f"n = {one['n']}" if one["axis"] == "L" else "L = 3", one, ratios(one, data_name, others))
+            )
             lost = [name for name in others if any(seed[-1] is None for seed in one["lines"][name])]
             told += [f"h = {name} diverged there for a seed, which the ratio leaves out" for name in lost]
         joined = [[v for row in rows for v in row] for rows in zip(*found, strict=True)]
@@ -75,8 +80,8 @@ def softmax_wins(least: int) -> Callable[[Data], Measured]:
         keep = [k for k, n in enumerate(one["x"]) if n >= least]
         rows = ratios(one, "softmax", ["exp"], keep)
         value, low, high = over_seeds(rows)
-        told = ", ".join(f"{one['x'][k]}: {sum(r[i] for r in rows) / len(rows):.3f}" for i, k in enumerate(keep))
-        return Measured(value=value, low=low, high=high, holds=value < 1, note=f"softmax / exp by n: {told}")
+        note = _told("softmax / exp", one, ratios(one, "softmax", ["exp"]))
+        return Measured(value=value, low=low, high=high, holds=value < 1, note=note)
 
     return judge
 
@@ -90,8 +95,7 @@ def approaches_bayes(data: Data) -> Measured:
             for line, bayes in zip(one["lines"]["exp"], one["bayes"], strict=True)
         ]
         rows.append([[row[-1] / row[0]] for row in excess])
-        end = [_real(line[-1]) / bayes[-1] for line, bayes in zip(one["lines"]["exp"], one["bayes"], strict=True)]
-        told.append(f"n = {one['n']}: loss / Bayes {sum(end) / len(end):.2f} at L = {one['x'][-1]}")
+        told.append(_told(f"n = {one['n']}, loss / Bayes", one, _over_bayes(one, "exp")))
     joined = [[v for part in parts for v in part] for parts in zip(*rows, strict=True)]
     value, low, high = over_seeds(joined)
     return Measured(value=value, low=low, high=high, holds=value <= NEAR, note="; ".join(told))
@@ -102,26 +106,25 @@ def softmax_gap(data: Data) -> Measured:
     one = panel(data, data="exp", n=14)
     rows = [[abs(v - 1) for v in row] for row in ratios(one, "softmax", ["exp"], _from(one, 6))]
     value, low, high = over_seeds(rows)
-    return Measured(value=value, low=low, high=high, holds=value <= CLOSE)
+    note = _told("softmax / exp", one, ratios(one, "softmax", ["exp"]))
+    return Measured(value=value, low=low, high=high, holds=value <= CLOSE, note=note)
 
 
 def exp_wins(data: Data) -> Measured:
     """Exp over softmax on exp data at n = 6, the worst L from 5 on."""
     one = panel(data, data="exp", n=6)
     value, low, high = over_seeds(ratios(one, "exp", ["softmax"], _from(one, 5)))
-    return Measured(value=value, low=low, high=high, holds=value < 1)
+    note = _told("exp / softmax", one, ratios(one, "exp", ["softmax"]))
+    return Measured(value=value, low=low, high=high, holds=value < 1, note=note)
 
 
 def relu_gap(data: Data) -> Measured:
     """The relu model's loss over Bayes on relu data at n = 14, the least over L from 3 on."""
     one = panel(data, data="relu", n=14)
-    keep = _from(one, 3)
-    rows = [
-        [_real(line[k]) / bayes[k] for k in keep]
-        for line, bayes in zip(one["lines"]["relu"], one["bayes"], strict=True)
-    ]
-    value, low, high = over_seeds(rows, worst=min)
-    return Measured(value=value, low=low, high=high, holds=value >= 1 + CLOSE)
+    every = _over_bayes(one, "relu")
+    value, low, high = over_seeds([[row[k] for k in _from(one, 3)] for row in every], worst=min)
+    note = _told("loss / Bayes", one, every)
+    return Measured(value=value, low=low, high=high, holds=value >= 1 + CLOSE, note=note)
 
 
 def two_heads(data_name: str, *, most: float) -> Callable[[Data], Measured]:
@@ -129,11 +132,10 @@ def two_heads(data_name: str, *, most: float) -> Callable[[Data], Measured]:
 
     def judge(data: Data) -> Measured:
         one = panel(data, data=data_name)
-        rows = ratios(one, "linear+exp", ["linear", "exp"], list(range(len(one["x"]))))
+        rows = ratios(one, "linear+exp", ["linear", "exp"])
         value, low, high = over_seeds([row[-1:] for row in rows])
-        told = ", ".join(f"{x}: {sum(r[k] for r in rows) / len(rows):.3f}" for k, x in enumerate(one["x"]))
         holds = value < 1 if most == 1 else value <= most
-        return Measured(value=value, low=low, high=high, holds=holds, note=f"ratio by L: {told}")
+        return Measured(value=value, low=low, high=high, holds=holds, note=_told("ratio", one, rows))
 
     return judge
 
@@ -153,6 +155,18 @@ def largest_distance(data: Data) -> Measured:
     rows = [[_mean(row[-1]) for row in one["distances"]] for one in data["panels"]]
     value, low, high = over_seeds(list(zip(*rows, strict=True)))
     return Measured(value=value, low=low, high=high, holds=value < SMALL)
+
+
+def _over_bayes(one: Mapping[str, Any], name: str) -> list[list[float]]:
+    """The loss of h = `name` over that of the Bayes estimator, by seed and place."""
+    pairs = zip(one["lines"][name], one["bayes"], strict=True)
+    return [[_real(loss) / best for loss, best in zip(line, bayes, strict=True)] for line, bayes in pairs]
+
+
+def _told(what: str, one: Mapping[str, Any], rows: Sequence[Sequence[float]]) -> str:
+    """The means over seeds along the axis, in words."""
+    means = [sum(column) / len(column) for column in zip(*rows, strict=True)]
+    return f"{what} by {one['axis']}: " + ", ".join(f"{x}: {mean:.3g}" for x, mean in zip(one["x"], means, strict=True))
 
 
 def _from(one: Mapping[str, Any], least: int) -> list[int]:

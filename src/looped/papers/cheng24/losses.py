@@ -101,10 +101,15 @@ def draw(figure: Any, data: Data) -> None:
         shown = [mean if mean > 1e-6 else math.nan for mean in means]
         reference_line(ax, one["x"], shown, "Bayes", linestyle="-", linewidth=1.4)
         log_y(ax)
-        ax.set(title=f"({'abcd'[index]}) {one['title']}", xticks=one["x"])
+        ax.set(title=f"({'abcd'[index]}) {one['title']}", xticks=one["x"], ylim=(None, _top(one)))
         ax.set_xlabel("examples n" if one["axis"] == "n" else "layers L")
     figure.axes[0].set_ylabel("test loss")
     finish(figure, columns=5)
+
+
+def _top(one: Mapping[str, Any]) -> float:
+    """Twice the first loss of the worst line: a model that diverged leaves the panel and does not squeeze it."""
+    return 2 * max(run[0] for runs in one["lines"].values() for run in runs if run[0] is not None)
 
 
 def _claims1(name: str) -> tuple[Claim, ...]:

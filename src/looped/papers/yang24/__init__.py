@@ -12,7 +12,9 @@ from typing import Literal
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
+from looped.tasks.networks import ReLUNetwork
 from looped.tasks.regression import LinearRegression, SparseRegression
+from looped.tasks.trees import DecisionTree
 
 Scale = Literal["smoke", "cpu", "paper"]
 
@@ -61,7 +63,7 @@ SMOKE = replace(
 
 
 def linear(scale: Scale = "cpu") -> Experiment:
-    """Linear regression, looped decoder (Fig. 2, 7, 10a)."""
+    """Linear regression, looped decoder with b = 20, T = 15 (Fig. 2 to 8)."""
     sizes = {
         "smoke": (LinearRegression(d=3), TINY, SMOKE),
         "cpu": (LinearRegression(d=5), SMALL, CPU),
@@ -80,20 +82,11 @@ def noisy(scale: Scale = "cpu") -> Experiment:
 
 def linear_12_layers(scale: Scale = "cpu") -> Experiment:
     """Linear regression, the same decoder unlooped: 12 layers with weights of their own (Fig. 2)."""
-    base = linear(scale)
-    assert base.train is not None
-    assert isinstance(base.model, DecoderConfig)
-    layers = {"smoke": 2, "cpu": 8, "paper": 12}[scale]
-    return replace(
-        base,
-        name="yang24.linear_12_layers",
-        model=replace(base.model, layers=layers, loops=1),
-        train=replace(base.train, window=1, grad=None, depth=None),
-    )
+    return _unlooped(linear(scale), scale)
 
 
 def sparse(scale: Scale = "cpu") -> Experiment:
-    """Sparse linear regression, 3 of 20 weights nonzero, looped decoder with b = 20, T = 10 (Fig. 10b, 11)."""
+    """Sparse linear regression, 3 of 20 weights nonzero, looped decoder with b = 20, T = 10 (Fig. 9, 10a, 11)."""
     base = linear(scale)
     assert base.train is not None
     train = base.train
@@ -111,3 +104,63 @@ def tied(scale: Scale = "cpu") -> Experiment:
     return replace(
         base, name="yang24.tied", model=replace(base.model, inject="none"), train=replace(base.train, grad=None)
     )
+
+
+def sparse_12_layers(scale: Scale = "cpu") -> Experiment:
+    """Sparse linear regression, 12 layers unlooped (Fig. 10a, 11)."""
+    return _unlooped(sparse(scale), scale)
+
+
+def tree(scale: Scale = "cpu") -> Experiment:
+    """Decision trees of depth 4, looped decoder with b = 70, T = 15 (Fig. 9, 10b)."""
+    tasks = {"smoke": DecisionTree(d=3, depth=1), "cpu": DecisionTree(d=5, depth=2), "paper": DecisionTree(d=20)}
+    return _longer(replace(linear(scale), name="yang24.tree", task=tasks[scale]), scale, loops=70, window=15)
+
+
+def tree_12_layers(scale: Scale = "cpu") -> Experiment:
+    """Decision trees, 12 layers unlooped (Fig. 10b)."""
+    return _unlooped(tree(scale), scale)
+
+
+def relu_network(scale: Scale = "cpu") -> Experiment:
+    """Two-layer ReLU networks of 100 hidden units, looped decoder with b = 12, T = 5 (Fig. 9, 10c)."""
+    tasks = {
+        "smoke": ReLUNetwork(d=3, hidden=4),
+        "cpu": ReLUNetwork(d=5, hidden=20),
+        "paper": ReLUNetwork(d=20, hidden=100),
+    }
+    return _longer(replace(linear(scale), name="yang24.relu_network", task=tasks[scale]), scale, loops=12, window=5)
+
+
+def relu_network_12_layers(scale: Scale = "cpu") -> Experiment:
+    """Two-layer ReLU networks, 12 layers unlooped (Fig. 10c)."""
+    return _unlooped(relu_network(scale), scale)
+
+
+def _unlooped(base: Experiment, scale: Scale) -> Experiment:
+    """The same experiment with layers of their own weights in place of loops."""
+    assert base.train is not None
+    assert isinstance(base.model, DecoderConfig)
+    layers = {"smoke": 2, "cpu": 8, "paper": 12}[scale]
+    return replace(
+        base,
+        name=f"{base.name}_12_layers",
+        model=replace(base.model, layers=layers, loops=1),
+        train=replace(base.train, window=1, grad=None, depth=None),
+    )
+
+
+def _longer(base: Experiment, scale: Scale, *, loops: int, window: int) -> Experiment:
+    """Prompts of 100 examples, and the loops and window of the paper; smaller scales keep the recipe's own loops."""
+    assert base.train is not None
+    train = replace(base.train, points={"smoke": 8, "cpu": 16, "paper": 101}[scale])
+    if scale != "paper":
+        return replace(base, train=train)
+    train = replace(
+        train,
+        window=window,
+        grad=window,
+        depth=Staircase(start=window, stop=loops, by=2, every=500),
+        active_points=Staircase(start=26, stop=101, by=5, every=5000),
+    )
+    return replace(base, model=replace(base.model, loops=loops), train=train)

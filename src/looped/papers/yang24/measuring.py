@@ -1,0 +1,187 @@
+"""What the figures share: experiments as settings, the runs behind a figure, and their curves.
+
+A figure's settings hold its experiments as data, so that they say all that changes its result. A curve is
+`{"x": [...], "mean": [[...], ...], "low": ..., "high": ...}` with one list for each seed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from looped.config import encode
+from looped.evaluation.bootstrap import bootstrap
+from looped.evaluation.claims import Data, Settings
+from looped.evaluation.curves import Baseline, evaluate
+from looped.experiment import FORMAT, Experiment
+from looped.functional.schedules import Staircase
+from looped.models.decoder import DecoderConfig
+from looped.tasks.task import Task
+from looped.training.grid import train_grid
+from looped.training.run import Run
+
+Sizes = Mapping[str, Any]
+EVERY = 500
+"""Steps on a stair of the loop schedule, in the published program."""
+EVALUATION: dict[str, dict[str, Any]] = {
+    "smoke": {"seeds": 1, "prompts": 16, "prompt_seed": 1, "loops": 8, "level": 0.9},
+    "cpu": {"seeds": 3, "prompts": 512, "prompt_seed": 1, "loops": 64, "level": 0.9},
+    "paper": {"seeds": 1, "prompts": 1280, "prompt_seed": 1, "loops": 500, "level": 0.9},
+}
+"""How models are judged: looped ones after `loops` loops, each on the same `prompts` prompts."""
+
+
+def written(experiment: Experiment) -> Data:
+    """An experiment as JSON data without the fields that have their default values."""
+    return _without_defaults(experiment)
+
+
+def read(data: Data) -> Experiment:
+    """The experiment that `written` wrote."""
+    return Experiment.from_data({"format": FORMAT, **data})
+
+
+def _without_defaults(value: Any) -> Any:
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return encode(value)
+    left: Data = {"type": encode(value)["type"]}
+    for field in dataclasses.fields(value):
+        own = getattr(value, field.name)
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        if default is dataclasses.MISSING or own != default:
+            left[field.name] = _without_defaults(own)
+    return left
+
+
+def training(experiment: Experiment, **fields: Any) -> Experiment:
+    """The experiment with other training fields."""
+    assert experiment.train is not None
+    return replace(experiment, train=replace(experiment.train, **fields))
+
+
+def layers(experiment: Experiment, count: int) -> Experiment:
+    """The experiment with `count` layers a loop."""
+    assert isinstance(experiment.model, DecoderConfig)
+    return replace(experiment, model=replace(experiment.model, layers=count))
+
+
+def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | None = EVERY) -> Experiment:
+    """Trained to b = `loops` with T = `window`; the loops climb from T to b by 2 every `every` steps, None: at once.
+
+    Where b is below T the loss takes every loop. Ref: yang24, Eq. (1), b_0 = max(b - T, 0).
+    """
+    window = min(window, loops)
+    climbs = every is not None and window < loops
+    depth = Staircase(start=window, stop=loops, by=2, every=every or 1) if climbs else None
+    assert experiment.train is not None
+    train = replace(experiment.train, window=window, grad=window, depth=depth)
+    return replace(experiment, model=replace(experiment.model, loops=loops), train=train)
+
+
+def trained_loops(experiment: Experiment) -> int:
+    """The most loops a step of its training takes."""
+    train = experiment.train
+    if train is None or train.depth is None:
+        return experiment.model.loops
+    depth = train.depth
+    return int(getattr(depth, "high", getattr(depth, "stop", experiment.model.loops)))
+
+
+def trained(
+    variants: Mapping[str, Experiment], sizes: Sizes, settings: Settings, *, share: float = 0.9
+) -> dict[str, list[Run]]:
+    """The runs of every variant, one for each seed; `share` of the figure's progress."""
+    grid = [training(one, seed=seed) for one in variants.values() for seed in range(sizes["seeds"])]
+
+    def report(what: str, done: float) -> None:
+        settings.progress(what, share * done)
+
+    found = iter(train_grid(grid, out=settings.runs, device=settings.device, progress=report))
+    return {label: [next(found) for _ in range(sizes["seeds"])] for label in variants}
+
+
+def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) -> Data:
+    """For every label the error by examples and by loops, the trained loops and the number of parameters."""
+    data: Data = {}
+    for index, (label, members) in enumerate(runs.items()):
+        settings.progress(f"judging {label}", 0.9 + 0.1 * index / len(runs))
+        experiment = members[0].experiment
+        assert experiment.train is not None
+        far = sizes["loops"] if experiment.model.loops > 1 else 1
+        models = [run.model(settings.device) for run in members]
+        found = [
+            evaluate(
+                model,
+                experiment.task,
+                points=experiment.train.points,
+                loops=far,
+                max_loops=far,
+                prompts=sizes["prompts"],
+                seed=sizes["prompt_seed"],
+                level=sizes["level"],
+                baselines={},
+            )
+            for model in models
+        ]
+        by_loops = [one.by_loops for one in found]
+        places = shown_loops(far, trained_loops(experiment))
+        data[label] = {
+            "trained_loops": trained_loops(experiment),
+            "layers": getattr(experiment.model, "layers", 1),
+            "parameters": models[0].num_parameters,
+            "by_examples": joined([one.by_examples[0] for one in found]),
+            "by_loops": joined(by_loops, places),
+        }
+    return data
+
+
+def joined(curves: Sequence[Any], places: Iterable[int] | None = None) -> Data:
+    """One curve a seed as plain data, at all places of the axis or at some."""
+    x = list(curves[0].x if places is None else places)
+    at = [curves[0].x.index(one) for one in x]
+    return {
+        "x": x,
+        **{
+            key: [[finite(getattr(curve, key)[index]) for index in at] for curve in curves]
+            for key in ("mean", "low", "high")
+        },
+    }
+
+
+def shown_loops(most: int, trained: int) -> list[int]:
+    """Every loop up to 50, then every fifth, and always the trained and the last."""
+    return sorted({*range(1, min(most, 50) + 1), *range(50, most + 1, 5), min(trained, most), most} - {0})
+
+
+def baseline_curves(baselines: Mapping[str, Baseline], task: Task, sizes: Sizes, *, points: int) -> Data:
+    """Error by examples of what a person would use instead, on prompts drawn as for the models."""
+    prompts = sizes.get("baseline_prompts", sizes["prompts"])
+    generator = torch.Generator().manual_seed(sizes["prompt_seed"])
+    prompt = task.sample(batch=prompts, n=points, generator=generator).to(torch.float64)
+    found: Data = {}
+    for label, baseline in baselines.items():
+        errors = task.error(baseline(prompt), prompt)
+        found[label] = errors_curve([errors], list(range(points)), sizes)
+    return found
+
+
+def errors_curve(errors: Sequence[Tensor], x: Sequence[int], sizes: Sizes) -> Data:
+    """The curve of errors (prompts, places), one tensor a seed, with its intervals.
+
+    Places without a number are left out: not every baseline is asked everywhere, nor does every shift define a query.
+    """
+    kept = [place for place, missing in enumerate(errors[0].isnan().all(0).tolist()) if not missing]
+    intervals = [bootstrap(one[:, kept], level=sizes["level"], seed=sizes["prompt_seed"])._asdict() for one in errors]
+    values = {key: [[finite(v) for v in one[key].tolist()] for one in intervals] for key in ("mean", "low", "high")}
+    return {"x": [x[place] for place in kept], **values}
+
+
+def finite(value: float) -> float | None:
+    """The number, or None, which JSON can hold, where there is none."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,44 @@
+"""`looped list figures`: what each claims, and what has been run."""
+
+import json
+
+import pytest
+
+from looped.cli import main
+from looped.files import write_json
+
+
+@pytest.fixture
+def listed(capsys, tmp_path):
+    """The lines of the figures, with `tmp_path` as the folder of results."""
+
+    def run():
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["list", "figures", "--results", str(tmp_path), "--json"])
+        assert ended.value.code == 0
+        return json.loads(capsys.readouterr().out)["figures"]
+
+    return run
+
+
+def test_a_figure_says_what_it_claims_and_at_which_scales_it_was_run(listed, tmp_path):
+    before = listed()
+    assert before["yang24.fig3"].endswith("(2 claims; results: none)")
+    assert before["yang24.fig5"].endswith("(1 claim; results: none)")
+    verdicts = {"smoke": ["not judged"] * 2, "cpu": ["holds", "fails"]}
+    for scale, found in verdicts.items():
+        write_json(tmp_path / f"yang24.fig3.{scale}.json", {"claims": [{"verdict": one} for one in found]})
+    after = listed()
+    assert after["yang24.fig3"].endswith("(2 claims; results: smoke, cpu 1/2)")
+    assert {name: line for name, line in after.items() if name != "yang24.fig3"} == {
+        name: line for name, line in before.items() if name != "yang24.fig3"
+    }
+
+
+def test_a_damaged_result_is_one_line(capsys, tmp_path):
+    (tmp_path / "yang24.fig3.cpu.json").write_text("{")
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "figures", "--results", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "yang24.fig3.cpu.json" in capsys.readouterr().err

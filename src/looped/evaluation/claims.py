@@ -78,6 +78,12 @@ class Settings:
     """Where the figure's training runs lie; finished ones are used again."""
 
 
+def seeds_of(sizes: Mapping[str, Any]) -> range:
+    """The seeds of a figure: `seeds` of them from `first_seed` on, 0 unless settings were tuned on the first ones."""
+    first = sizes.get("first_seed", 0)
+    return range(first, first + sizes["seeds"])
+
+
 @dataclass(frozen=True, kw_only=True)
 class Figure:
     """One figure or table of a paper: what to measure, how to draw it, and what the paper says about it.

@@ -6,11 +6,13 @@ Library products of 10 x 10 matrices with 20,000 columns use a small part of the
 and some prompts, and the whole step stays in registers.
 """
 
+# pyright: reportIndexIssue=false, reportMissingImports=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 import torch
-import triton  # type: ignore
-import triton.language as tl  # type: ignore
+import triton
+import triton.language as tl
 from torch import Tensor
 
 PROMPTS = 64

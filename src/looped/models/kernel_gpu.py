@@ -5,14 +5,16 @@ through all of their tokens; it goes over queries and keys and keeps a handful o
 Scores are computed again in the backward pass, which costs less than to write them down.
 """
 
+# pyright: reportIndexIssue=false, reportMissingImports=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-import triton  # type: ignore
-import triton.language as tl  # type: ignore
+import triton
+import triton.language as tl
 from torch import Tensor
 
 from looped.functional import kernels

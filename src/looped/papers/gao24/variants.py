@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from looped.evaluation.claims import Data, Measured, Settings
+from looped.evaluation.claims import Data, Measured, Settings, seeds_of
 from looped.evaluation.curves import Curve, Evaluation, evaluate
 from looped.experiment import Experiment
 from looped.files import finite
@@ -88,7 +88,7 @@ def trained(
     grid = []
     for one in experiments.values():
         assert one.train is not None
-        grid += [replace(one, train=replace(one.train, seed=seed)) for seed in range(sizes["seeds"])]
+        grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds_of(sizes)]
 
     def report(what: str, done: float) -> None:
         settings.progress(what, share * done)

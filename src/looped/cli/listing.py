@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import looped.models
@@ -38,7 +39,8 @@ def list_all(
 ) -> None:
     """What there is: recipes, tasks, shifts, models, theorems, constructions, figures, claims, with one line each.
 
-    A figure's line also says how many claims it checks, and at which scales DIR has it, with how many of them hold.
+    A figure's line also says how many claims it checks, and at which scales DIR has it, with how many of them hold; a
+    claim's line says at which scales it holds and at which it fails.
 
     Example: `looped list recipes`
     """
@@ -50,7 +52,7 @@ def list_all(
         "theorems": {name: one.statement for name, one in theorems().items()},
         "constructions": {name: _line(build) for name, build in READY.items()},
         "figures": _figures(Path(results)),
-        "claims": {claim.id: claim.statement for figure in figures().values() for claim in figure.claims},
+        "claims": _claims(Path(results)),
     }
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
@@ -62,7 +64,7 @@ def list_all(
     for title, entries in shown.items():
         rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, line in entries.items():
-            rows.add_row(name, "" if quiet else line)
+            rows.add_row(name, "" if quiet else escape(line))
         console.print(rows)
 
 
@@ -81,10 +83,26 @@ def _kept(path: Path, scale: str) -> str:
     """`cpu 2/3`: the scale, and how many of its judged claims held; empty where there is no result."""
     if not path.is_file():
         return ""
-    content = read_json(path)
-    claims = content.get("claims", []) if isinstance(content, dict) else []
-    verdicts = [claim.get("verdict") for claim in claims if claim.get("verdict") != "not judged"]
+    verdicts = [verdict for verdict in _verdicts(path).values() if verdict != "not judged"]
     return f"{scale} {verdicts.count('holds')}/{len(verdicts)}" if verdicts else scale
+
+
+def _claims(results: Path) -> dict[str, str]:
+    """What each claim says, and its verdict at every scale of which results are kept."""
+    lines = {}
+    for name, figure in figures().items():
+        found = {scale: _verdicts(results / f"{name}.{scale}.json") for scale in figure.settings}
+        for claim in figure.claims:
+            judged = [f"{scale}: {one[claim.id]}" for scale, one in found.items() if claim.id in one]
+            lines[claim.id] = f"{claim.statement} [{'; '.join(judged) or 'no result kept'}]"
+    return lines
+
+
+def _verdicts(path: Path) -> dict[str, str]:
+    """The verdict on every claim of a kept result; none where there is no result."""
+    content = read_json(path) if path.is_file() else {}
+    claims = content.get("claims", []) if isinstance(content, dict) else []
+    return {claim["id"]: claim["verdict"] for claim in claims}
 
 
 def _line(thing) -> str:

@@ -7,7 +7,7 @@ The same numbers as `KernelTransformer` with heads V = diag(A, r) and autograd g
   to hand on to its input;
 - where h is linear a prompt enters through X'X, X'y and x_q, which all steps on one minibatch share;
 - prompts lie last in memory, so that every inner loop runs over them (`batch_last`), and pass through in chunks that
-  stay in the cache, forward and backward before the next one; on a GPU a layer is one kernel (`kernel_gpu`).
+  stay in the cache, forward and backward before the next one; on a GPU a layer is one kernel (`gpu`).
 
 Ref: cheng24, Eq. (3), (5) and (26).
 """
@@ -157,9 +157,9 @@ class _Loss(torch.autograd.Function):
 def _passes(rows: Tensor, arena: Arena) -> tuple[Callable[..., tuple[Tensor, Any]], Callable[..., None]]:
     """The forward and the backward pass for where the rows lie."""
     if rows.is_cuda:
-        from looped.models import kernel_gpu
+        from looped.models.gpu import kernel_attention
 
-        return kernel_gpu.forward, kernel_gpu.backward
+        return kernel_attention.forward, kernel_attention.backward
     return partial(_forward, arena=arena), partial(_backward, arena=arena)
 
 

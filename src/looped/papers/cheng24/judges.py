@@ -147,7 +147,12 @@ def converged(data: Data) -> Measured:
     means = [_mean(final) for final in finals]
     value = sum(mean < SMALL for mean in means) / len(means)
     told = ", ".join(f"{one['title']}: {mean:.2f}" for one, mean in zip(data["panels"], means, strict=True))
-    return Measured(value=value, low=min(shares), high=max(shares), holds=value > 0.5, note=told)
+    ends = [
+        [_mean(column) for column in zip(*(row[-1] for row in one["distances"]), strict=True)] for one in data["panels"]
+    ]
+    below = ", ".join(str(sum(end < SMALL for end in column)) for column in zip(*ends, strict=True))
+    note = f"{told}; panels below {SMALL} by matrix, B'C of layers 0 to 2, then A where it is free: {below}"
+    return Measured(value=value, low=min(shares), high=max(shares), holds=value > 0.5, note=note)
 
 
 def largest_distance(data: Data) -> Measured:

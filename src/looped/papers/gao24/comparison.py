@@ -26,7 +26,7 @@ EVALUATION: dict[str, dict[str, Any]] = {
     "cpu": {"seeds": 3, "first_seed": 3, "prompts": 512, "prompt_seed": 1, "max_loops": 24},
     "paper": {"seeds": 1, "prompts": 1280, "prompt_seed": 1, "max_loops": 200},
 }
-"""How models are judged, each on the same `prompts` prompts; `cpu` settings were tuned on seeds 0 to 2, judged on others."""
+"""How models are judged, each on the same `prompts` prompts; `cpu` was tuned on seeds 0 to 2, not on those judged."""
 LAYERS = {"smoke": 2, "cpu": 6, "paper": 12}
 """Layers of the standard transformer."""
 

@@ -11,8 +11,9 @@ pytest.importorskip("triton", reason="triton comes with torch for GPUs; the CPU 
 
 from looped.functional import kernels
 from looped.functional.attention import softmax
-from looped.models import descent_gpu, kernel_gpu, kernel_loss
+from looped.models import kernel_loss
 from looped.models.batch_last import to_last
+from looped.models.gpu import descent, kernel_attention
 from looped.models.kernel_loss import HeadWeights
 from looped.prompt import Prompt
 
@@ -50,9 +51,9 @@ def test_loss_and_gradient_are_those_of_the_cpu(name, layers, free, n, d, count)
     with torch.no_grad():
         there = [HeadWeights(*(None if part is None else part.to(DEVICE) for part in one)) for one in weights]
         slopes = [HeadWeights(*(None if part is None else torch.zeros_like(part) for part in one)) for one in there]
-        label, kept = kernel_gpu.forward(there, heads, rows)
+        label, kept = kernel_attention.forward(there, heads, rows)
         error = label + prompt.ys[..., -1].to(DEVICE)
-        kernel_gpu.backward(there, heads, kept, 2 / count * error, slopes)
+        kernel_attention.backward(there, heads, kept, 2 / count * error, slopes)
     torch.testing.assert_close(error.square().mean(1).cpu(), loss.detach(), rtol=1e-10, atol=1e-12)
     found = [part.cpu() for one in slopes for part in one if part is not None]
     for one, other in zip(found, expected, strict=True):
@@ -71,7 +72,7 @@ def test_a_step_of_descent_and_its_slopes_are_those_of_einsum(d, count):
     a.requires_grad_()
     moved = torch.einsum("gijc,mgjc,mgc->mgic", matrices, e.view(2, 3, d, count), rates.view(2, 3, count))
     expected = e - a.mT @ moved.reshape(6, d, count)
-    found = descent_gpu.Step.apply(e, a, matrices, rates)
+    found = descent.Step.apply(e, a, matrices, rates)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
     up = torch.randn(6, d, count, generator=generator, dtype=torch.float64).to(DEVICE)
     slopes = [torch.autograd.grad((out * up).sum(), (e, a)) for out in (found, expected)]

@@ -12,6 +12,7 @@ from looped.evaluation.curves import baselines_for, evaluate
 from looped.models.decoder import DecoderConfig
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.tasks.regression import LinearRegression, SparseRegression
+from looped.tasks.shifts import EqualQuery, Shifted
 
 
 class Labels(NamedTuple):
@@ -203,3 +204,14 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_a_task_of_another_dimension_is_refused():
     with pytest.raises(ValueError, match="dimension 3; got 2"):
         evaluate(decoder(), LinearRegression(d=2), points=4, prompts=10)
+
+
+def test_positions_of_weight_zero_are_left_out():
+    """A query shift scores its last position alone: so do the model's curve and the baselines'."""
+    task = Shifted(task=LinearRegression(d=3), shifts=(EqualQuery(),))
+    model = DecoderConfig(d=3, width=8, heads=2, loops=2, positions=12).build()
+    judged = evaluate(model, task, points=6, prompts=8)
+    assert [curve.x for curve in judged.by_examples] == [[5]] * len(judged.by_examples)
+    plain = task.sample(batch=8, n=6, generator=torch.Generator().manual_seed(0))
+    expected = task.error(model.predict(plain), plain)[:, -1].mean()
+    assert judged.by_examples[0].mean[0] == pytest.approx(float(expected))

@@ -139,7 +139,7 @@ def evaluate(
 ) -> Evaluation:
     """Judge `model` on fresh prompts of `points` pairs: after `loops` loops, and after every loop up to `max_loops`.
 
-    Of a sequence the curves are by token, where tokens are scored, and over all of them by loop.
+    Positions of weight 0 are left out. Of a sequence the curves are by token, and over all scored tokens by loop.
     """
     trained = model.config.loops
     loops = trained if loops is None else loops
@@ -158,12 +158,12 @@ def evaluate(
         interval = bootstrap(values, level=level, seed=seed)
         return Curve(label=name, x=x, **{key: value.tolist() for key, value in interval._asdict().items()})
 
-    examples = list(range(points))
+    examples = list(range(errors.shape[-1] if isinstance(prompt, Sequence) else points))
+    if prompt.weights is not None and errors.shape[-1] == len(examples):
+        examples = prompt.weights.any(0).nonzero().flatten().tolist()
+        # each position's mean is over the prompts that score it
+        errors = (errors * prompt.weights / prompt.weights.mean(0))[:, examples]
     if isinstance(prompt, Sequence):
-        weights = torch.ones_like(errors) if prompt.weights is None else prompt.weights
-        examples = weights.any(0).nonzero().flatten().tolist()
-        # each token's mean is over the prompts that score it
-        errors = (errors * weights / weights.mean(0))[:, examples]
         baselines = baselines or {}
     baselines = baselines_for(task) if baselines is None else baselines
     # a model that takes the last pair as its query answers there alone
@@ -171,8 +171,9 @@ def evaluate(
     for name, baseline in baselines.items():
         judged = task.error(baseline(prompt), prompt)
         # a slow baseline answers some positions only, and is not a number at the others
-        asked = (~judged.isnan().all(0)).nonzero().flatten().tolist() or list(range(judged.shape[1]))
-        by_examples.append(curve(name, judged[:, asked], [examples[i] for i in asked]))
+        answered = (~judged.isnan().all(0)).nonzero().flatten().tolist()
+        asked = [i for i in answered or range(judged.shape[1]) if i in examples]
+        by_examples.append(curve(name, judged[:, asked], asked))
     return Evaluation(
         task=repr(task),
         prompts=prompts,

@@ -73,7 +73,7 @@ def draw(figure: Any, data: Data) -> None:
         ax.set_xlabel("training steps")
     for ax in axes[:, 0]:
         ax.set_ylabel("distance to a I")
-    finish(figure, columns=6)
+    finish(figure, columns=2 * columns)
 
 
 def _shown(values: Sequence[float | None]) -> str:

@@ -30,18 +30,27 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"Did you mean `{close[0]}`?" if close else f"Valid: {', '.join(valid)}."
 
 
-def encode(value: Any) -> Any:
-    """A config as plain JSON data."""
+def encode(value: Any, *, defaults: bool = True) -> Any:
+    """A config as plain JSON data; without `defaults`, fields that have their default values are left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        fields = {
+            field.name: encode(getattr(value, field.name), defaults=defaults)
+            for field in dataclasses.fields(value)
+            if field.init and (defaults or not _is_default(field, getattr(value, field.name)))
+        }
         return {"type": name_of(type(value)), **fields}
     if isinstance(value, (list, tuple)):
-        return [encode(item) for item in value]
+        return [encode(item, defaults=defaults) for item in value]
     if inspect.isfunction(value):
         return name_of(value)
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
+
+
+def _is_default(field: dataclasses.Field, value: Any) -> bool:
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return default is not dataclasses.MISSING and value == default
 
 
 def name_of(thing: Any) -> str:

@@ -153,6 +153,15 @@ class Experiment:
         """The experiment as JSON data."""
         return {"format": FORMAT, **encode(self)}
 
+    def brief(self) -> dict[str, Any]:
+        """As JSON data without what has its default value: a figure's settings, which a new field must not change."""
+        return encode(self, defaults=False)
+
+    @staticmethod
+    def from_brief(data: Mapping[str, Any]) -> Experiment:
+        """Read what `brief` wrote."""
+        return Experiment.from_data({"format": FORMAT, **data})
+
     @staticmethod
     def from_data(data: Any, code: Mapping[str, Any] | None = None) -> Experiment:
         """Read what `to_data` wrote; `code` holds classes from outside the library."""

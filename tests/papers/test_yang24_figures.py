@@ -14,10 +14,11 @@ from looped.papers.yang24 import grids, linear, measuring, prompts, relu_network
 from looped.papers.yang24.classes import LOOPED, UNLOOPED
 from looped.papers.yang24.fixed_point import TIED
 from looped.papers.yang24.judges import drift, largest_gap, loops_to
-from looped.papers.yang24.measuring import read, shown_loops, trained_loops, with_loops, written
+from looped.papers.yang24.measuring import shown_loops, trained_loops, with_loops
 from looped.papers.yang24.schedule import AT_ONCE, CLASSES, SCHEDULED
 from looped.recipes import recipes
 from looped.reproduce import figures, reproduce, select
+from looped.training import grid
 from looped.training.run import Run
 
 FIGURES = {name: figure for name, figure in figures().items() if re.fullmatch(r"yang24\.fig\d+[a-z]?", name)}
@@ -64,7 +65,7 @@ def asked_for(figure, scale, monkeypatch):
     def caught(experiments, **options):
         raise Asked(list(experiments))
 
-    monkeypatch.setattr(measuring, "train_grid", caught)
+    monkeypatch.setattr(grid, "train_grid", caught)
     with pytest.raises(Asked) as found:
         figure.measure(figure.settings[scale], Settings(scale=scale))
     return found.value.args[0]
@@ -114,9 +115,9 @@ def test_experiments_survive_being_settings(scale):
     for name, recipe in recipes().items():
         if name.startswith("yang24."):
             experiment = recipe(scale)
-            assert read(json.loads(json.dumps(written(experiment)))) == experiment
-            assert written(experiment)["type"].endswith(":Experiment")
-            assert "keep_checkpoints" not in written(experiment)["train"]
+            assert Experiment.from_brief(json.loads(json.dumps(experiment.brief()))) == experiment
+            assert experiment.brief()["type"].endswith(":Experiment")
+            assert "keep_checkpoints" not in experiment.brief()["train"]
 
 
 def test_longer_recipes_have_the_papers_loops_and_windows():
@@ -428,4 +429,6 @@ def test_a_model_that_gave_no_numbers_bears_nothing_out(name):
 
 
 def test_the_unlooped_judge_reads_the_experiment_class():
-    assert isinstance(read(FIGURES["yang24.fig2"].settings["paper"]["experiments"][UNLOOPED]), Experiment)
+    assert isinstance(
+        Experiment.from_brief(FIGURES["yang24.fig2"].settings["paper"]["experiments"][UNLOOPED]), Experiment
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +51,24 @@ def train_grid(
     if troubles:
         raise Diverged(f"{len(troubles)} of {len(experiments)} runs diverged. " + " ".join(troubles))
     return [Run.create(Path(out) / f"{one.name}-{one.hash}", one) for one in experiments]
+
+
+def train_variants(
+    variants: Mapping[str, Experiment],
+    seeds: Sequence[int],
+    *,
+    out: str | Path = "runs",
+    device: str | torch.device = "cpu",
+    progress: Callable[[str, float], None] = lambda what, share: None,
+) -> dict[str, list[Run]]:
+    """The runs of every variant, one for each seed."""
+    grid = []
+    for label, one in variants.items():
+        if one.train is None:
+            raise ValueError(f"`{label}` says nothing about training. Set `train`.")
+        grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds]
+    found = iter(train_grid(grid, out=out, device=device, progress=progress))
+    return {label: [next(found) for _ in seeds] for label in variants}
 
 
 def _steps(stack: dict[int, Experiment]) -> int:

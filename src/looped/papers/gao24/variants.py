@@ -12,7 +12,7 @@ from looped.experiment import Experiment
 from looped.files import finite
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.tasks.task import SequenceTask, Task
-from looped.training.grid import train_grid
+from looped.training.grid import train_variants
 from looped.training.run import Run
 
 Sizes = Mapping[str, Any]
@@ -73,28 +73,23 @@ def layers_applied(experiment: Experiment) -> int:
 
 def written(experiments: Mapping[str, Experiment]) -> Data:
     """Experiments as data, for a figure's settings."""
-    return {label: one.to_data() for label, one in experiments.items()}
+    return {label: one.brief() for label, one in experiments.items()}
 
 
 def read(data: Data) -> dict[str, Experiment]:
     """The experiments that `written` wrote."""
-    return {label: Experiment.from_data(one) for label, one in data.items()}
+    return {label: Experiment.from_brief(one) for label, one in data.items()}
 
 
 def trained(
     experiments: Mapping[str, Experiment], sizes: Sizes, settings: Settings, *, share: float = 0.9
 ) -> dict[str, list[Run]]:
     """The runs of every experiment, one for each seed; `share` of the figure's progress."""
-    grid = []
-    for one in experiments.values():
-        assert one.train is not None
-        grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds_of(sizes)]
 
     def report(what: str, done: float) -> None:
         settings.progress(what, share * done)
 
-    runs = iter(train_grid(grid, out=settings.runs, device=settings.device, progress=report))
-    return {label: [next(runs) for _ in range(sizes["seeds"])] for label in experiments}
+    return train_variants(experiments, seeds_of(sizes), out=settings.runs, device=settings.device, progress=report)
 
 
 def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) -> Data:

@@ -36,10 +36,8 @@ from looped.papers.yang24.measuring import (
     Sizes,
     baseline_curves,
     judged,
-    read,
     trained,
     training,
-    written,
 )
 
 EACH: tuple[Scale, ...] = ("smoke", "cpu", "paper")
@@ -85,15 +83,15 @@ def panel_sizes(scale: Scale, kind: str, looped: Experiment, unlooped: Experimen
         "baseline_prompts": EVALUATION[scale]["prompts"] if kind == "sparse" else SLOW[scale]["prompts"],
         "slow": SLOW[scale],
         "experiments": {
-            LOOPED: written(training(looped, **CHEAP[scale])),
-            UNLOOPED: written(training(unlooped, **CHEAP[scale])),
+            LOOPED: training(looped, **CHEAP[scale]).brief(),
+            UNLOOPED: training(unlooped, **CHEAP[scale]).brief(),
         },
     }
 
 
 def measure_panel(sizes: Sizes, settings: Settings) -> Data:
     """Both models, and the baselines of their function class."""
-    variants = {label: read(one) for label, one in sizes["experiments"].items()}
+    variants = {label: Experiment.from_brief(one) for label, one in sizes["experiments"].items()}
     first = variants[LOOPED]
     assert first.train is not None
     models = judged(trained(variants, sizes, settings, share=0.8), sizes, settings)

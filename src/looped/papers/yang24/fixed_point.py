@@ -33,11 +33,9 @@ from looped.papers.yang24.measuring import (
     Sizes,
     baseline_curves,
     judged,
-    read,
     trained,
     training,
     with_loops,
-    written,
 )
 from looped.tasks.regression import LinearRegression
 
@@ -86,7 +84,7 @@ INJECTION = {
 
 def measure(sizes: Sizes, settings: Settings) -> Data:
     """Train the variants, judge them by examples and by loops, and least squares by examples."""
-    variants = {label: read(data) for label, data in sizes["experiments"].items()}
+    variants = {label: Experiment.from_brief(data) for label, data in sizes["experiments"].items()}
     first = next(iter(variants.values()))
     assert first.train is not None
     return {
@@ -174,7 +172,7 @@ def draw_3(figure: Any, data: Data) -> None:
 
 def _settings(variants: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
-        scale: {**EVALUATION[scale], "experiments": {label: written(one) for label, one in members.items()}}
+        scale: {**EVALUATION[scale], "experiments": {label: one.brief() for label, one in members.items()}}
         for scale, members in variants.items()
     }
 

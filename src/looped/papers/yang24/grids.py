@@ -27,7 +27,7 @@ from looped.papers.yang24.judges import (
     ratios,
 )
 from looped.papers.yang24.lines import examples_axis, line, loops_axis, trained_mark
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, read, trained, training, with_loops, written
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
 
 LINEAR, SPARSE, TREE, RELU = "linear regression", "sparse linear regression", "decision tree", "2-layer ReLU network"
 RECIPES: dict[str, Callable[..., Experiment]] = {LINEAR: linear, SPARSE: sparse, TREE: tree, RELU: relu_network}
@@ -52,7 +52,7 @@ def sizes_of(scale: str, tasks: Sequence[str], windows: Sequence[int]) -> dict[s
         "loops": {"smoke": 8, "cpu": 48, "paper": 500}[scale],
         "tree_loops": {"smoke": 8, "cpu": 48, "paper": 200}[scale],
         "prompts": {"smoke": 8, "cpu": 256, "paper": 1280}[scale],
-        "experiments": {task: written(training(RECIPES[task](scale), **CHEAP[scale])) for task in tasks},
+        "experiments": {task: training(RECIPES[task](scale), **CHEAP[scale]).brief() for task in tasks},
         "trained_loops": {task: LOOPS[scale][task] for task in tasks},
         "windows": list(windows),
         "every": EVERY[scale],
@@ -68,7 +68,7 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
         for loops in sizes["trained_loops"][task]
     }
     variants = {
-        label: with_loops(read(sizes["experiments"][task]), loops, window, every=sizes["every"])
+        label: with_loops(Experiment.from_brief(sizes["experiments"][task]), loops, window, every=sizes["every"])
         for label, (task, window, loops) in wanted.items()
     }
     runs = trained(variants, sizes, settings)

@@ -6,7 +6,6 @@ A figure's settings hold its experiments as data, so that they say all that chan
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,15 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.config import encode
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.claims import Data, Settings, seeds_of
 from looped.evaluation.curves import Baseline, evaluate
-from looped.experiment import FORMAT, Experiment
+from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
 from looped.models.decoder import DecoderConfig
 from looped.tasks.task import Task
-from looped.training.grid import train_grid
+from looped.training.grid import train_variants
 from looped.training.run import Run
 
 Sizes = Mapping[str, Any]
@@ -38,28 +36,6 @@ EVALUATION: dict[str, dict[str, Any]] = {
 
 `cpu` settings were tuned on seeds 0 to 2, so they are judged on others.
 """
-
-
-def written(experiment: Experiment) -> Data:
-    """An experiment as JSON data without the fields that have their default values."""
-    return _without_defaults(experiment)
-
-
-def read(data: Data) -> Experiment:
-    """The experiment that `written` wrote."""
-    return Experiment.from_data({"format": FORMAT, **data})
-
-
-def _without_defaults(value: Any) -> Any:
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
-        return encode(value)
-    left: Data = {"type": encode(value)["type"]}
-    for field in dataclasses.fields(value):
-        own = getattr(value, field.name)
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        if default is dataclasses.MISSING or own != default:
-            left[field.name] = _without_defaults(own)
-    return left
 
 
 def training(experiment: Experiment, **fields: Any) -> Experiment:
@@ -100,13 +76,11 @@ def trained(
     variants: Mapping[str, Experiment], sizes: Sizes, settings: Settings, *, share: float = 0.9
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed; `share` of the figure's progress."""
-    grid = [training(one, seed=seed) for one in variants.values() for seed in seeds_of(sizes)]
 
     def report(what: str, done: float) -> None:
         settings.progress(what, share * done)
 
-    found = iter(train_grid(grid, out=settings.runs, device=settings.device, progress=report))
-    return {label: [next(found) for _ in range(sizes["seeds"])] for label in variants}
+    return train_variants(variants, seeds_of(sizes), out=settings.runs, device=settings.device, progress=report)
 
 
 def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) -> Data:

@@ -10,11 +10,12 @@ from typing import Any
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish, reference_line
 from looped.evaluation.probes import TARGETS, probe
+from looped.experiment import Experiment
 from looped.papers.yang24 import linear, linear_12_layers
 from looped.papers.yang24.fixed_point import FIXED_POINT, LOOPED, UNLOOPED
 from looped.papers.yang24.judges import at_least, at_most, center, measured, quotient
 from looped.papers.yang24.lines import line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, finite, read, trained, written
+from looped.papers.yang24.measuring import EVALUATION, Sizes, finite, trained
 
 REFINED = 1.25
 """Probe error at the last loop over the least that still counts as refined steadily."""
@@ -51,7 +52,7 @@ PROBES: dict[str, dict[str, Any]] = {
 
 def measure(sizes: Sizes, settings: Settings) -> Data:
     """Probe error by layer or loop, averaged over context lengths, `[target][model]`, and the control's least."""
-    variants = {label: read(one) for label, one in sizes["experiments"].items()}
+    variants = {label: Experiment.from_brief(one) for label, one in sizes["experiments"].items()}
     runs = trained(variants, sizes, settings, share=0.6)
     data: Data = {"targets": {name: {} for name in TARGETS}}
     for index, (label, members) in enumerate(runs.items()):
@@ -167,7 +168,7 @@ fig8 = Figure(
             **EVALUATION[scale],
             "seeds": 1,
             **PROBES[scale],
-            "experiments": {label: written(one) for label, one in members.items()},
+            "experiments": {label: one.brief() for label, one in members.items()},
         }
         for scale, members in VARIANTS.items()
     },

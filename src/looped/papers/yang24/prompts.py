@@ -19,7 +19,7 @@ from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import linear, linear_12_layers
 from looped.papers.yang24.judges import center, measured, quotient, seeds
 from looped.papers.yang24.lines import line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, read, trained, training, with_loops, written
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
 from looped.tasks.regression import LinearRegression
 
 Kind = Literal["looped", "unlooped"]
@@ -45,7 +45,10 @@ def pair(scale: Scale, d: int, points: int) -> dict[str, Data]:
     looped, unlooped = variant(linear(scale), d, points), variant(linear_12_layers(scale), d, points)
     if scale == "paper":
         looped = with_loops(looped, 30, 15, every=None)
-    return {"looped": written(_cheaper(looped, scale)), "unlooped": written(_cheaper(unlooped, scale))}
+    return {
+        "looped": _cheaper(looped, scale).brief(),
+        "unlooped": _cheaper(unlooped, scale).brief(),
+    }
 
 
 def _cheaper(experiment: Experiment, scale: str) -> Experiment:
@@ -70,7 +73,7 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
     }
     variants = {}
     for label, (kind, d, pool, rate) in wanted.items():
-        one = read(sizes["panels"][d]["experiments"][kind])
+        one = Experiment.from_brief(sizes["panels"][d]["experiments"][kind])
         assert one.train is not None
         variants[label] = training(one, pool=pool, optimizer=replace(one.train.optimizer, learning_rate=rate))
     found = judged(trained(variants, sizes, settings), sizes, settings)

@@ -16,7 +16,7 @@ from looped.papers.yang24 import Scale, linear, relu_network, sparse, tree
 from looped.papers.yang24.classes import CHEAP, EACH
 from looped.papers.yang24.judges import area, at_most, measured, ratios
 from looped.papers.yang24.lines import examples_axis, line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, read, trained, training, with_loops, written
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
 
 SCHEDULED, AT_ONCE = "with scheduling", "without scheduling"
 SAME = 0.05
@@ -37,8 +37,8 @@ def schedule_sizes(scale: Scale) -> dict[str, Any]:
         base = training(recipe(scale), **({**CHEAP[scale], "steps": 150} if scale == "cpu" else CHEAP[scale]))
         every = {"smoke": 2, "cpu": 20, "paper": 500}[scale]
         experiments[label] = {
-            SCHEDULED: written(with_loops(base, b, window, every=every)),
-            AT_ONCE: written(with_loops(base, b, window, every=None)),
+            SCHEDULED: with_loops(base, b, window, every=every).brief(),
+            AT_ONCE: with_loops(base, b, window, every=None).brief(),
         }
     return {
         **EVALUATION[scale],
@@ -52,7 +52,9 @@ def schedule_sizes(scale: Scale) -> dict[str, Any]:
 def measure_schedule(sizes: Sizes, settings: Settings) -> Data:
     """Error by examples, `[function class][with or without]`."""
     variants = {
-        (label, kind): read(one) for label, kinds in sizes["experiments"].items() for kind, one in kinds.items()
+        (label, kind): Experiment.from_brief(one)
+        for label, kinds in sizes["experiments"].items()
+        for kind, one in kinds.items()
     }
     runs = trained({f"{label}, {kind}": one for (label, kind), one in variants.items()}, sizes, settings)
     data: Data = {"classes": {}}

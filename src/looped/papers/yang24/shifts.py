@@ -27,11 +27,9 @@ from looped.papers.yang24.measuring import (
     Sizes,
     errors_curve,
     layers,
-    read,
     trained,
     training,
     with_loops,
-    written,
 )
 from looped.tasks.shifts import (
     DifferentOrthants,
@@ -92,15 +90,19 @@ def sizes_of(scale: str, shifts: Mapping[str, Shift], depths: Sequence[int], loo
     return {
         **EVALUATION[scale],
         "seeds": {"smoke": 1, "cpu": 2, "paper": 1}[scale],
-        "unlooped": {str(count): written(unlooped_with(scale, count)) for count in depths},
-        "looped": {str(b): written(looped_with(scale, b)) for b in loops},
+        "unlooped": {str(count): unlooped_with(scale, count).brief() for count in depths},
+        "looped": {str(b): looped_with(scale, b).brief() for b in loops},
         "shifts": {label: encode(shift) for label, shift in shifts.items()},
     }
 
 
 def measure(sizes: Sizes, settings: Settings) -> Data:
     """Error by examples of every model and of least squares, `[shift][model]`, in units of the unshifted task."""
-    variants = {f"{kind}.{one}": read(data) for kind in ("unlooped", "looped") for one, data in sizes[kind].items()}
+    variants = {
+        f"{kind}.{one}": Experiment.from_brief(data)
+        for kind in ("unlooped", "looped")
+        for one, data in sizes[kind].items()
+    }
     runs = trained(variants, sizes, settings, share=0.7)
     models = {label: [run.model(settings.device) for run in members] for label, members in runs.items()}
     first = next(iter(variants.values()))

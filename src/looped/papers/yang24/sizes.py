@@ -13,6 +13,7 @@ from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish, log_y
+from looped.experiment import Experiment
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import linear, linear_12_layers
 from looped.papers.yang24.judges import center, last, loops_to, measured, quotient
@@ -22,11 +23,9 @@ from looped.papers.yang24.measuring import (
     Sizes,
     judged,
     layers,
-    read,
     trained,
     training,
     with_loops,
-    written,
 )
 
 SHOWN = 100
@@ -34,8 +33,8 @@ SHOWN = 100
 SETTINGS: dict[str, dict[str, Any]] = {
     "smoke": {
         **EVALUATION["smoke"],
-        "looped": written(training(linear("smoke"), steps=6)),
-        "unlooped": written(training(linear_12_layers("smoke"), steps=6)),
+        "looped": training(linear("smoke"), steps=6).brief(),
+        "unlooped": training(linear_12_layers("smoke"), steps=6).brief(),
         "looped_layers": [1, 2],
         "unlooped_layers": [1, 2],
         "widths": [8],
@@ -46,8 +45,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **EVALUATION["cpu"],
         "seeds": 2,
         "prompts": 256,
-        "looped": written(training(linear("cpu"), steps=150, batch=32)),
-        "unlooped": written(training(linear_12_layers("cpu"), steps=150, batch=32)),
+        "looped": training(linear("cpu"), steps=150, batch=32).brief(),
+        "unlooped": training(linear_12_layers("cpu"), steps=150, batch=32).brief(),
         "looped_layers": [1, 2, 4],
         "unlooped_layers": [1, 2, 4, 8],
         "widths": [16, 32, 96],
@@ -56,8 +55,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "paper": {
         **EVALUATION["paper"],
-        "looped": written(with_loops(linear("paper"), 30, 15)),
-        "unlooped": written(linear_12_layers("paper")),
+        "looped": with_loops(linear("paper"), 30, 15).brief(),
+        "unlooped": linear_12_layers("paper").brief(),
         "looped_layers": [1, 2, 4],
         "unlooped_layers": [1, 2, 4, 8, 12, 20],
         "widths": [64, 128, 384, 512],
@@ -69,7 +68,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 def measure(sizes: Sizes, settings: Settings) -> Data:
     """Every variant: `looped.L`, `unlooped.L`, `width.D`, `heads.h`."""
-    looped, unlooped = read(sizes["looped"]), read(sizes["unlooped"])
+    looped, unlooped = Experiment.from_brief(sizes["looped"]), Experiment.from_brief(sizes["unlooped"])
     assert isinstance(looped.model, DecoderConfig)
     variants = {f"looped.{count}": layers(looped, count) for count in sizes["looped_layers"]}
     variants |= {f"unlooped.{count}": layers(unlooped, count) for count in sizes["unlooped_layers"]}

@@ -11,11 +11,12 @@ from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish
+from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, sparse, sparse_12_layers
 from looped.papers.yang24.classes import CHEAP, EACH, LOOPED, UNLOOPED
 from looped.papers.yang24.judges import area, at_most, ratios
 from looped.papers.yang24.lines import examples_axis, line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, read, trained, training, with_loops, written
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
 from looped.tasks.regression import SparseRegression
 
 
@@ -29,8 +30,8 @@ def sparsity_sizes(scale: Scale) -> dict[str, Any]:
         "seeds": {"smoke": 1, "cpu": 2, "paper": 1}[scale],
         "nonzero": {"smoke": [1, 2], "cpu": [1, 2, 4], "paper": [1, 3, 6, 9, 12]}[scale],
         "experiments": {
-            LOOPED: written(training(looped, **CHEAP[scale])),
-            UNLOOPED: written(training(unlooped, **CHEAP[scale])),
+            LOOPED: training(looped, **CHEAP[scale]).brief(),
+            UNLOOPED: training(unlooped, **CHEAP[scale]).brief(),
         },
     }
 
@@ -40,7 +41,7 @@ def measure_sparsity(sizes: Sizes, settings: Settings) -> Data:
     variants = {}
     for count in sizes["nonzero"]:
         for label, one in sizes["experiments"].items():
-            base = read(one)
+            base = Experiment.from_brief(one)
             variants[f"{count}.{label}"] = replace(base, task=SparseRegression(d=base.task.d, nonzero=count))
     found = judged(trained(variants, sizes, settings), sizes, settings)
     data: Data = {"levels": {}}

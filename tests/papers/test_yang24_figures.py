@@ -50,7 +50,7 @@ def test_every_figure_runs_at_smoke_scale(name, runs, tmp_path):
     assert all(path.stat().st_size > 1000 for path in draw(result, tmp_path))
     # whatever a tiny model gives, its claims can be judged: a number or none, never an exception
     for claim in result.figure.judge(result.data, "cpu"):
-        assert claim.verdict in ("holds", "fails")
+        assert claim.verdict in ("holds", "fails") or "no model has learned" in claim.note
     text = json.dumps(result.figure.settings["smoke"], sort_keys=True)
     assert json.loads(result.path.read_text())["settings"] == json.loads(text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -78,6 +78,10 @@ class Settings:
     """Where the figure's training runs lie; finished ones are used again."""
 
 
+LEARNED = 0.5
+"""The error of the best model, in units of predicting zero, above which nothing was learned that could be compared."""
+
+
 def seeds_of(sizes: Mapping[str, Any]) -> range:
     """The seeds of a figure: `seeds` of them from `first_seed` on, 0 unless settings were tuned on the first ones."""
     first = sizes.get("first_seed", 0)
@@ -103,32 +107,38 @@ class Figure:
     """Draw the data into an empty matplotlib figure, laid out as the paper has it."""
     claims: tuple[Claim, ...] = ()
     """What the paper says about it."""
+    best_error: Callable[[Data], float] | None = None
+    """The error of the best model; where it is above `LEARNED` the scale was too short, and no claim is judged."""
 
     def judge(self, data: Data, scale: str) -> list[Judged]:
-        """Every claim against the data; at `smoke` scale nothing is judged, since nothing has been learned."""
-        judged = []
-        for claim in self.claims:
-            # nothing has been learned at `smoke`; and a number that is not finite never holds
-            found = None if scale == "smoke" else claim.judge(data)
-            value = None if found is None else _finite(found.value)
-            judged.append(
-                Judged(
-                    id=claim.id,
-                    statement=claim.statement,
-                    value=value,
-                    low=None if found is None else _finite(found.low),
-                    high=None if found is None else _finite(found.high),
-                    tolerance=claim.tolerance,
-                    verdict="not judged"
-                    if found is None or found.holds is None
-                    else "holds"
-                    if found.holds and value is not None
-                    else "fails",
-                    scale=scale,
-                    note="" if found is None else found.note,
-                )
-            )
-        return judged
+        """Every claim against the data; at `smoke` scale, or where nothing was learned, nothing is judged."""
+        if scale == "smoke":
+            return [_judged(claim, None, scale) for claim in self.claims]
+        error = 0.0 if self.best_error is None else self.best_error(data)
+        found = [claim.judge(data) for claim in self.claims]
+        if LEARNED < error < math.inf:  # a model that diverged is not one that had too few steps
+            why = f"no model has learned at this scale: the best error is {error:.2f} of predicting zero"
+            found = [replace(one, holds=None, note=f"{why}. {one.note}".strip()) for one in found]
+        return [_judged(claim, one, scale) for claim, one in zip(self.claims, found, strict=True)]
+
+
+def _judged(claim: Claim, found: Measured | None, scale: str) -> Judged:
+    """A claim with what was measured, None for nothing; a number that is not finite never holds."""
+    value = None if found is None else _finite(found.value)
+    verdict: Verdict = "not judged"
+    if found is not None and found.holds is not None:
+        verdict = "holds" if found.holds and value is not None else "fails"
+    return Judged(
+        id=claim.id,
+        statement=claim.statement,
+        value=value,
+        low=None if found is None else _finite(found.low),
+        high=None if found is None else _finite(found.high),
+        tolerance=claim.tolerance,
+        verdict=verdict,
+        scale=scale,
+        note="" if found is None else found.note,
+    )
 
 
 def _finite(value: float) -> float | None:

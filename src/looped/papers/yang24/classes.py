@@ -29,7 +29,7 @@ from looped.papers.yang24 import (
     tree,
     tree_12_layers,
 )
-from looped.papers.yang24.judges import area, at, at_most, beside, center, largest_gap, measured, ratios
+from looped.papers.yang24.judges import area, at, at_most, beside, best_error, center, largest_gap, measured, ratios
 from looped.papers.yang24.lines import baseline, examples_axis, line
 from looped.papers.yang24.measuring import (
     EVALUATION,
@@ -172,6 +172,7 @@ def _panel(letter: str, kind: str, title: str, recipe: Any, other: Any, claims: 
         settings={scale: panel_sizes(scale, kind, recipe(scale), other(scale)) for scale in EACH},
         measure=measure_panel,
         draw=draw_panel,
+        best_error=best_error,
         claims=claims,
     )
 

@@ -22,6 +22,7 @@ from looped.papers.yang24.judges import (
     at_least,
     at_most,
     beside,
+    best_error,
     drift,
     largest_gap,
     last,
@@ -183,6 +184,7 @@ fig2 = Figure(
     settings=_settings(FIXED_POINT),
     measure=measure,
     draw=draw_2,
+    best_error=best_error,
     claims=(
         Claim(
             id="yang24.fig2.fixed_point",
@@ -217,6 +219,7 @@ fig3 = Figure(
     settings=_settings(INJECTION),
     measure=measure,
     draw=draw_3,
+    best_error=best_error,
     claims=(
         Claim(
             id="yang24.fig3.injection_flat",

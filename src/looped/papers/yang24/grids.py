@@ -19,6 +19,7 @@ from looped.papers.yang24.judges import (
     area,
     at_least,
     at_most,
+    best_error,
     center,
     drift,
     last,
@@ -240,6 +241,7 @@ def _figure(number: int, title: str, tasks: Sequence[str], draw: Any, claims: tu
         settings={scale: sizes_of(scale, tasks, windows[scale]) for scale in LOOPS},
         measure=measure,
         draw=draw,
+        best_error=best_error,
         claims=claims,
     )
 

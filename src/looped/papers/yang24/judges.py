@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from looped.evaluation.claims import Data, Measured
 
@@ -85,6 +86,18 @@ def at_most(values: Sequence[float], bound: float, note: str = "") -> Measured:
 def at_least(values: Sequence[float], bound: float, note: str = "") -> Measured:
     """Holds where every number is a number and their mean is at least `bound`."""
     return measured(values, all(map(math.isfinite, values)) and statistics.fmean(values) >= bound, note)
+
+
+def best_error(data: Data) -> float:
+    """The least error after all examples of any model of a figure, mean over seeds."""
+    found = [center(curve)[-1] for curve in _by_examples(data)]
+    return min(found) if found else 0.0
+
+
+def _by_examples(data: Any) -> Iterator[Data]:
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from [value] if key == "by_examples" else _by_examples(value)
 
 
 def beside(published: str, ours: Sequence[float]) -> str:

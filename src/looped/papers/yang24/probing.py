@@ -13,7 +13,7 @@ from looped.evaluation.probes import TARGETS, probe
 from looped.experiment import Experiment
 from looped.papers.yang24 import linear, linear_12_layers
 from looped.papers.yang24.fixed_point import FIXED_POINT, LOOPED, UNLOOPED
-from looped.papers.yang24.judges import at_least, at_most, center, measured, quotient
+from looped.papers.yang24.judges import at_least, at_most, best_error, center, measured, quotient
 from looped.papers.yang24.lines import line
 from looped.papers.yang24.measuring import EVALUATION, Sizes, finite, trained
 
@@ -174,6 +174,7 @@ fig8 = Figure(
     },
     measure=measure,
     draw=draw,
+    best_error=best_error,
     claims=(
         *(_refines(*one) for one in _TARGETS),
         *(_turns(*one) for one in _TARGETS),

@@ -17,7 +17,7 @@ from looped.evaluation.panels import finish
 from looped.experiment import Experiment
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import linear, linear_12_layers
-from looped.papers.yang24.judges import center, measured, quotient, seeds
+from looped.papers.yang24.judges import best_error, center, measured, quotient, seeds
 from looped.papers.yang24.lines import line
 from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
 from looped.tasks.regression import LinearRegression
@@ -164,6 +164,7 @@ fig5 = Figure(
     settings=_settings({"smoke": {3: CPU_RATE}, "cpu": {2: CPU_RATE}, "paper": {10: [1e-5, 1e-4]}}),
     measure=measure,
     draw=draw,
+    best_error=best_error,
     claims=(
         Claim(
             id="yang24.fig5.fewer_prompts",
@@ -186,6 +187,7 @@ fig14 = Figure(
     ),
     measure=measure,
     draw=draw,
+    best_error=best_error,
     claims=(
         Claim(
             id="yang24.fig14.fewer_prompts",

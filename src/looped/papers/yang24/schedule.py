@@ -14,7 +14,7 @@ from looped.evaluation.panels import finish
 from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, linear, relu_network, sparse, tree
 from looped.papers.yang24.classes import CHEAP, EACH
-from looped.papers.yang24.judges import area, at_most, measured, ratios
+from looped.papers.yang24.judges import area, at_most, best_error, measured, ratios
 from looped.papers.yang24.lines import examples_axis, line
 from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
 
@@ -101,6 +101,7 @@ fig17 = Figure(
     settings={scale: schedule_sizes(scale) for scale in EACH},
     measure=measure_schedule,
     draw=draw_schedule,
+    best_error=best_error,
     claims=(
         Claim(
             id="yang24.fig17.no_difference",

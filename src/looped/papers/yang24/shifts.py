@@ -20,7 +20,7 @@ from looped.evaluation.shifted import shifted_errors
 from looped.experiment import Experiment
 from looped.functional.schedules import RandomDepth
 from looped.papers.yang24 import linear, linear_12_layers
-from looped.papers.yang24.judges import area, at_least, at_most, center, measured, ratios, seeds
+from looped.papers.yang24.judges import area, at_least, at_most, best_error, center, measured, ratios, seeds
 from looped.papers.yang24.lines import baseline, examples_axis, line
 from looped.papers.yang24.measuring import (
     EVALUATION,
@@ -255,6 +255,7 @@ fig6 = Figure(
     },
     measure=measure,
     draw=draw(3),
+    best_error=best_error,
     claims=(
         _claim(
             "fig6",
@@ -290,6 +291,7 @@ fig15 = Figure(
     },
     measure=measure,
     draw=draw(3),
+    best_error=best_error,
     claims=(
         *(
             _claim(
@@ -334,6 +336,7 @@ fig16 = Figure(
     },
     measure=measure,
     draw=draw(4),
+    best_error=best_error,
     claims=(
         _claim(
             "fig16",

@@ -16,7 +16,7 @@ from looped.evaluation.panels import finish, log_y
 from looped.experiment import Experiment
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import linear, linear_12_layers
-from looped.papers.yang24.judges import center, last, loops_to, measured, quotient
+from looped.papers.yang24.judges import best_error, center, last, loops_to, measured, quotient
 from looped.papers.yang24.lines import line, loops_axis, trained_mark
 from looped.papers.yang24.measuring import (
     EVALUATION,
@@ -177,6 +177,7 @@ fig7 = Figure(
     settings=SETTINGS,
     measure=measure,
     draw=draw,
+    best_error=best_error,
     claims=(
         Claim(
             id="yang24.fig7.layers_converge_faster",

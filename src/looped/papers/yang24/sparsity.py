@@ -14,7 +14,7 @@ from looped.evaluation.panels import finish
 from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, sparse, sparse_12_layers
 from looped.papers.yang24.classes import CHEAP, EACH, LOOPED, UNLOOPED
-from looped.papers.yang24.judges import area, at_most, ratios
+from looped.papers.yang24.judges import area, at_most, best_error, ratios
 from looped.papers.yang24.lines import examples_axis, line
 from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
 from looped.tasks.regression import SparseRegression
@@ -76,6 +76,7 @@ fig11 = Figure(
     settings={scale: sparsity_sizes(scale) for scale in EACH},
     measure=measure_sparsity,
     draw=draw_sparsity,
+    best_error=best_error,
     claims=(
         Claim(
             id="yang24.fig11.every_sparsity",

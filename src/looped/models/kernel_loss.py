@@ -14,8 +14,11 @@ Ref: cheng24, Eq. (3), (5) and (26).
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable, Sequence
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,7 +32,7 @@ from looped.models.batch_last import Arena, each, outer, product, to_last
 from looped.models.kernel_linear import Moments, linear_label, moments
 from looped.prompt import Prompt
 
-CHUNK = 2**19
+CHUNK = 2**20
 """Scores of one chunk on a CPU: its half a dozen tensors of that size fit the cache together."""
 KERNELS: tuple[Kernel, ...] = (kernels.linear, kernels.relu, kernels.exp, softmax)
 """The h that have their derivative here."""
@@ -83,8 +86,13 @@ def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None
     # on a GPU the one kernel for all h is as fast
     only_linear = all(kernel is kernels.linear for kernel in heads) and not xs.is_cuda
     models, count, tokens, d = xs.shape
-    if chunk is None:
-        chunk = count if xs.is_cuda else max(64, CHUNK // (models * (2 * d * d if only_linear else tokens * tokens)))
+    if chunk is None and xs.is_cuda:
+        chunk = count
+    elif chunk is None:
+        most = max(64, CHUNK // (models * (2 * d * d if only_linear else tokens * tokens)))
+        # as many chunks for every core, so that none waits for the last one
+        threads = torch.get_num_threads()
+        chunk = math.ceil(count / (threads * math.ceil(count / (most * threads))))
     parts = []
     for x, y in zip(xs.split(chunk, 1), ys.split(chunk, 1), strict=True):
         target = y[..., -1].contiguous()
@@ -134,17 +142,20 @@ class _Loss(torch.autograd.Function):
             score = next(values)
             weights.append(HeadWeights(score, next(values) if free else None, next(values)))
         wanted, count = any(ctx.needs_input_grad), sum(chunk.target.shape[1] for chunk in batch)
-        loss = torch.zeros_like(weights[0].label[:, 0])
-        slopes = [HeadWeights(*(None if part is None else torch.zeros_like(part) for part in one)) for one in weights]  # type: ignore
-        arena = Arena(loss)
-        for chunk in batch:
-            arena.reset()
+
+        def run(chunk: Chunk, arena: Arena) -> tuple[Tensor, list[HeadWeights]]:
+            assert chunk.rows is not None
             forward, backward = _passes(chunk.rows, arena)
             label, kept = forward(weights, heads, chunk.rows)
             error = label + chunk.target
-            loss += error.square().sum(1) / count
+            slopes = [_zeros(one) for one in weights]
             if wanted:
                 backward(weights, heads, kept, 2 / count * error, slopes)
+            return error.square().sum(1) / count, slopes
+
+        done = _over_chunks(run, batch)
+        loss = torch.stack([one for one, _ in done]).sum(0)
+        slopes = [_sum([slopes[head] for _, slopes in done]) for head in range(len(weights))]
         ctx.save_for_backward(*(part for one in slopes for part in one if part is not None))
         return loss
 
@@ -152,6 +163,46 @@ class _Loss(torch.autograd.Function):
     def backward(ctx, *grads):
         (up,) = grads
         return (None, None, None, *(up.view(-1, *[1] * (slope.ndim - 1)) * slope for slope in ctx.saved_tensors))
+
+
+def _zeros(one: HeadWeights) -> HeadWeights:
+    transform = None if one.transform is None else torch.zeros_like(one.transform)
+    return HeadWeights(torch.zeros_like(one.score), transform, torch.zeros_like(one.label))
+
+
+def _sum(parts: Sequence[HeadWeights]) -> HeadWeights:
+    transforms = [one.transform for one in parts if one.transform is not None]
+    score, label = torch.stack([one.score for one in parts]).sum(0), torch.stack([one.label for one in parts]).sum(0)
+    return HeadWeights(score, torch.stack(transforms).sum(0) if transforms else None, label)
+
+
+def _over_chunks(run: Callable[[Chunk, Arena], Any], batch: Batch) -> list[Any]:
+    """`run` on every chunk, in order; on a CPU one chunk a core, since two cores on one small tensor gain little."""
+    threads = torch.get_num_threads()
+    if batch[0].target.is_cuda or threads == 1 or len(batch) == 1:
+        return [_alone(run, chunk) for chunk in batch]
+    try:
+        return list(_workers(threads).map(partial(_alone, run), batch))
+    finally:
+        torch.set_num_threads(threads)  # a worker's own setting is also the default of threads to come
+
+
+@cache
+def _workers(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+
+
+_own = threading.local()
+
+
+def _alone(run: Callable[[Chunk, Arena], Any], chunk: Chunk) -> Any:
+    """One chunk in this thread, in memory that the thread keeps for the next one."""
+    arena = getattr(_own, "arena", None)
+    if arena is None or arena.like.dtype != chunk.target.dtype or arena.like.device != chunk.target.device:
+        arena = _own.arena = Arena(chunk.target.new_empty(0))
+    arena.reset()
+    with torch.no_grad():  # a thread of its own does not know that there is no gradient here
+        return run(chunk, arena)
 
 
 def _passes(rows: Tensor, arena: Arena) -> tuple[Callable[..., tuple[Tensor, Any]], Callable[..., None]]:
@@ -235,7 +286,8 @@ def _backward(weights, heads, kept: list[_Kept], up: Tensor, slopes: list[HeadWe
             if kernel is kernels.linear:
                 turn = product(_turn(scores), down, arena)
             else:
-                rise = _slope(scores, product(_turn(down), gives, arena), kernel, (down * sums).sum(1)[:, :, None])
+                mean = (down * sums).sum(1)[:, :, None] if kernel is softmax else None
+                rise = _slope(scores, product(_turn(down), gives, arena), kernel, mean)
                 turn = product(examples[:, :d], _turn(rise), arena)
             slope.score[:, layer] += outer(turn, rows[:, :d])
             if first:
@@ -266,10 +318,13 @@ def _weigh(raw: Tensor, kernel: Kernel) -> Tensor:
     return raw.exp_() if kernel is kernels.exp else raw
 
 
-def _slope(scores: Tensor, up: Tensor, kernel: Kernel, mean: Tensor) -> Tensor:
-    """The slope along inner products, `up` being that along `scores`; `mean` is their product summed over keys."""
-    if kernel is softmax:
+def _slope(scores: Tensor, up: Tensor, kernel: Kernel, mean: Tensor | None) -> Tensor:
+    """The slope along inner products, `up` being that along `scores`; `mean` is their product summed over keys.
+
+    Only the softmax reads the mean.
+    """
+    if mean is not None and kernel is softmax:
         return up.sub_(mean).mul_(scores)
     if kernel is kernels.relu:
-        return torch.ops.aten.threshold_backward(up, scores, 0)
+        return torch.ops.aten.threshold_backward.grad_input(up, scores, 0, grad_input=up)
     return up.mul_(scores) if kernel is kernels.exp else up

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from looped.config import decode, encode
 from looped.functional.schedules import Schedule, Trapezoid
 from looped.models.base import ModelConfig
-from looped.tasks.task import Task
+from looped.tasks.task import SequenceTask, Task
 
 FORMAT = 1
 """Version of the config on disk."""
@@ -140,6 +140,9 @@ class Experiment:
             read = getattr(self.model, name, asked)
             if read != asked:
                 raise ValueError(f"`task.{name}` and `model.{name}` must agree; got {asked} and {read}.")
+        asks_everywhere = getattr(self.model, "query", None) == "every" and not getattr(self.model, "causal", True)
+        if self.train is not None and isinstance(self.task, SequenceTask) and asks_everywhere:
+            raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")
         if not self.name or any(not (letter.isalnum() or letter in "._-") for letter in self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
 

@@ -20,7 +20,7 @@ SCALES = ("smoke", "cpu", "paper")
 
 
 def recipes() -> dict[str, Recipe]:
-    """Every recipe of every paper, by name: `yang24.linear` is `linear` in looped/papers/yang24.py."""
+    """Every recipe of every paper, by name: `yang24.linear` is `linear` in looped/papers/yang24."""
     found: dict[str, Recipe] = {}
     for info in pkgutil.iter_modules(looped.papers.__path__):
         module = importlib.import_module(f"looped.papers.{info.name}")

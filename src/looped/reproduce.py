@@ -82,6 +82,12 @@ def reproduce(
     """
     if scale not in figure.settings:
         raise ValueError(f"{figure.name} has no scale `{scale}`. {nearest(scale, figure.settings)}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # before hours of measuring, not after
+        raise ValueError(
+            f"results cannot be kept in {out} ({error.strerror}). Name another folder with --out."
+        ) from None
     path = out / f"{figure.name}.{scale}.json"
     sizes = figure.settings[scale]
     key = hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()[:10]
@@ -95,7 +101,6 @@ def reproduce(
         data = json.loads(json.dumps(figure.measure(sizes, settings), allow_nan=False))
         origin = {**provenance(device), "seconds": round(time.monotonic() - started, 2)}
     claims = figure.judge(data, scale)
-    out.mkdir(parents=True, exist_ok=True)
     content = {
         "figure": figure.name,
         "title": figure.title,

@@ -10,10 +10,8 @@ def figure(**fields) -> Figure:
         tolerance="below 1",
         judge=lambda data: Measured(value=data["x"], low=data["x"], high=data["x"], holds=data["x"] < 1, note="why"),
     )
-    sizes = {"smoke": {}, "cpu": {}}
-    return Figure(
-        name="a.b", title="t", settings=sizes, measure=lambda s, t: {}, draw=lambda f, d: None, claims=(claim,), **fields
-    )
+    parts = {"settings": {"smoke": {}, "cpu": {}}, "measure": lambda s, t: {}, "draw": lambda f, d: None}
+    return Figure(name="a.b", title="t", claims=(claim,), **parts, **fields)
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_a_missing_library_is_named_with_its_remedy(missing, monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     _tokenizer.cache_clear()
-    with pytest.raises(ImportError, match=r"pip install 'looped\[text\]'"):
+    with pytest.raises(ValueError, match=r"pip install 'looped\[text\]'"):
         TASK.tokenizer() if missing == "tokenizers" else bleu(["a"], ["a"])
 
 

@@ -10,6 +10,7 @@ from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.functional.schedules import Staircase
 from looped.models.algoformer import AlgoFormerConfig, Part
+from looped.papers import gao24
 from looped.tasks.sequences import AutoRegression, ChainOfThought
 from looped.tasks.translation import Translation
 from looped.training.run import Run
@@ -129,3 +130,10 @@ def test_curves_are_by_scored_token(tmp_path, experiment):
     assert curve.mean == pytest.approx(wanted[curve.x].tolist(), rel=1e-5)
     each = (errors * weights).sum(1) / weights.sum(1)
     assert found.by_loops.at(3) == pytest.approx(float(each.mean()), rel=1e-5)
+
+
+def test_a_sequence_is_not_trained_with_full_attention():
+    """Token t + 1 is the answer at token t."""
+    base = gao24.autoregression("smoke")
+    with pytest.raises(ValueError, match=r"model\.causal=true"):
+        replace(base, model=replace(base.model, causal=False))

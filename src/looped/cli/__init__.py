@@ -75,6 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
         end = "" if message.endswith((".", "?")) else "."
         _fail(f"{message}{end} `looped --help` shows what there is.", 2)
     else:
+        if code == 130:  # typer's word for Ctrl-C
+            _fail("stopped.", 1)
         try:
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -11,7 +11,7 @@ from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, 
 from looped.cli.train import handed_over
 from looped.evaluation.identify import Identification
 from looped.evaluation.identify import identify as find
-from looped.files import write_json
+from looped.files import finite, write_json
 from looped.training.run import Run
 
 
@@ -43,7 +43,7 @@ def identify(
     )
     model = opened.model(pick_device(device))
     found = find(model, experiment.task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
-    data = {"run": run, **found.to_data()}
+    data = finite({"run": run, **found.to_data()})
     write_json(opened.path / "identify.json", data)
     if json:
         print_json(data)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from looped.baselines.lasso import lasso
@@ -161,8 +162,10 @@ def evaluate(
     examples = list(range(errors.shape[-1] if isinstance(prompt, Sequence) else points))
     if prompt.weights is not None and errors.shape[-1] == len(examples):
         examples = prompt.weights.any(0).nonzero().flatten().tolist()
-        # each position's mean is over the prompts that score it
-        errors = (errors * prompt.weights / prompt.weights.mean(0))[:, examples]
+        # each position's mean is over the prompts that score it, and its interval that of a ratio of means
+        share = (prompt.weights / prompt.weights.mean(0))[:, examples]
+        mean = (errors[:, examples] * share).mean(0)
+        errors = mean + (errors[:, examples] - mean) * share
     if isinstance(prompt, Sequence):
         baselines = baselines or {}
     baselines = baselines_for(task) if baselines is None else baselines
@@ -209,6 +212,13 @@ def _model_errors(
         if isinstance(part, Prompt):
             last.append(judged[:, :, -1].T)
         else:
-            weights = torch.ones_like(judged[0]) if part.weights is None else part.weights
-            last.append(((judged * weights).sum(-1) / weights.sum(-1)).T)
+            # a sequence too long to have a scored token has no error to speak of
+            scored = slice(None) if part.weights is None else part.weights.sum(-1) > 0
+            last.append(over_tokens(judged, part.weights)[:, scored].T)
     return torch.cat(errors), torch.cat(last)
+
+
+def over_tokens(errors: Float[Tensor, "*kept batch n"], weights: Tensor | None) -> Float[Tensor, "*kept batch"]:
+    """The mean error over the scored tokens of each sequence; not a number where none is scored."""
+    weights = torch.ones_like(errors) if weights is None else weights
+    return (errors * weights).sum(-1) / weights.sum(-1)

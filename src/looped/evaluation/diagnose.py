@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
-from looped.evaluation.curves import Curve
+from looped.evaluation.curves import Curve, over_tokens
 from looped.evaluation.radius import spectral_radius
 from looped.models.base import LoopedModel
 from looped.models.kernel_transformer import KernelTransformerConfig
@@ -256,8 +256,7 @@ def _error(task: Task, outputs: Tensor, prompt: AnyPrompt) -> Float[Tensor, " ba
     errors = task.error(outputs, prompt)  # type: ignore[arg-type]
     if isinstance(prompt, Prompt):
         return errors[:, -1]
-    weights = torch.ones_like(errors) if prompt.weights is None else prompt.weights
-    return (errors * weights).sum(-1) / weights.sum(-1)
+    return over_tokens(errors, prompt.weights)
 
 
 def _length(parts: Sequence[Tensor]) -> Float[Tensor, " batch"]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve
+from looped.functional.streams import stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
 from looped.tasks.task import Task
@@ -56,7 +57,7 @@ class Probed:
     target: str
     """Its name."""
     mean: list[list[float]]
-    """[loop][length]: E |v - probe|^2 / out, on prompts that no probe was trained on."""
+    """By loop, then by length: E |v - probe|^2 / out, on prompts that no probe was trained on."""
     low: list[list[float]]
     """Lower ends of the intervals over prompts."""
     high: list[list[float]]
@@ -128,7 +129,7 @@ def probe(
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
     weight = next(model.parameters(), torch.empty(0))
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
-    trained_on = torch.Generator(weight.device).manual_seed(seed + 2**32)
+    trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
     judged_on = torch.Generator(weight.device).manual_seed(seed)
     judged = reader.sample(prompts, judged_on)
     states, goals = reader.read(judged.rows(slice(2)))

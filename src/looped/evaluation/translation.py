@@ -88,7 +88,7 @@ def bleu(
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError:
-        raise ImportError("BLEU needs `sacrebleu`. Install it: pip install 'looped[text]'.") from None
+        raise ValueError("BLEU needs `sacrebleu`. Install it: pip install 'looped[text]'.") from None
     metric = BLEU(effective_order=True)
     scores = [metric.sentence_score(ours, [theirs]) for ours, theirs in zip(translations, references, strict=True)]
     facts = torch.tensor([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in scores]).double()

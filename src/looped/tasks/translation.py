@@ -185,7 +185,7 @@ def _tokenizer(folder: str, vocabulary: int, limit: int | None) -> Tokenizer:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise ImportError("translation needs `tokenizers`. Install it: pip install 'looped[text]'.") from None
+        raise ValueError("translation needs `tokenizers`. Install it: pip install 'looped[text]'.") from None
     german, english = _pairs(folder, "train", limit)
     total = hashlib.sha256(f"bpe 1 {vocabulary} {SPECIAL}\n".encode())
     for line in (*german, "", *english):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -69,19 +70,24 @@ def outcomes(
     # the costly ones first, so that the last thread does not end alone
     groups = sorted(shapes.values(), key=lambda group: -group[0].layers * group[0].n ** 2 * len(group))
     families = [_build(group, sizes, device) for group in groups]
-    threads = torch.get_num_threads()
+    threads, stop = torch.get_num_threads(), threading.Event()
     alone = device.type != "cpu" or threads == 1 or len(groups) == 1
     torch.set_num_threads(threads if alone else 1)
     try:
         with ThreadPoolExecutor(1 if alone else threads) as workers:
             jobs = [
-                workers.submit(_train, group, family, sizes, device)
+                workers.submit(_train, group, family, sizes, device, stop)
                 for group, family in zip(groups, families, strict=True)
             ]
-            for count, (group, job) in enumerate(zip(groups, jobs, strict=True)):
-                first = group[0]
-                progress(f"{'+'.join(first.heads)}, n={first.n}, L={first.layers}", count / len(groups))
-                _done.update({(case, key): outcome for case, outcome in zip(group, job.result(), strict=True)})
+            try:
+                for count, (group, job) in enumerate(zip(groups, jobs, strict=True)):
+                    first = group[0]
+                    progress(f"{'+'.join(first.heads)}, n={first.n}, L={first.layers}", count / len(groups))
+                    _done.update({(case, key): outcome for case, outcome in zip(group, job.result(), strict=True)})
+            except BaseException:  # Ctrl-C too: what runs ends at its next minibatch, what waits is not begun
+                stop.set()
+                workers.shutdown(wait=False, cancel_futures=True)
+                raise
     finally:
         torch.set_num_threads(threads)
         _pool.cache_clear()
@@ -104,8 +110,10 @@ def _build(group: Sequence[Case], sizes: Mapping[str, Any], device: torch.device
     return build_family(config, seeds=[seed for _ in group for seed in sizes["seeds"]], device=device)
 
 
-def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device: torch.device) -> list[Outcome]:
-    """Train one family, models ordered by case and then by seed."""
+def _train(
+    group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device: torch.device, stop: threading.Event
+) -> list[Outcome]:
+    """Train one family, models ordered by case and then by seed; given up at a minibatch once `stop` is set."""
     first, seeds = group[0], list(sizes["seeds"])
     heads = tuple(HEADS[name] for name in first.heads)
     sources = [Source(world=case.world, data=case.data, n=case.n, seed=seed) for case in group for seed in seeds]
@@ -113,6 +121,8 @@ def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device:
     roots = torch.stack([source.root for source in sources]).to(device, torch.float32)
 
     def draw(step: int):
+        if stop.is_set():
+            raise InterruptedError("stopped.")
         return prepare(_join([sample(sizes["batch"]) for sample in samplers]), heads)
 
     def loss(model: Any, batch: Any) -> Tensor:

@@ -89,15 +89,19 @@ def at_least(values: Sequence[float], bound: float, note: str = "") -> Measured:
 
 
 def best_error(data: Data) -> float:
-    """The least error after all examples of any model of a figure, mean over seeds."""
-    found = [center(curve)[-1] for curve in _by_examples(data)]
+    """The least error at the end of any model's curve by examples or by prompts, mean over seeds."""
+    found = [center(curve)[-1] for curve in _of_models(data)]
     return min(found) if found else 0.0
 
 
-def _by_examples(data: Any) -> Iterator[Data]:
-    if isinstance(data, dict):
+def _of_models(data: Any) -> Iterator[Data]:
+    """Every curve of a figure but those of baselines and those by loops."""
+    if isinstance(data, dict) and {"x", "mean"} <= set(data):
+        yield data
+    elif isinstance(data, dict):
         for key, value in data.items():
-            yield from [value] if key == "by_examples" else _by_examples(value)
+            if key not in ("baselines", "least_squares", "by_loops"):
+                yield from _of_models(value)
 
 
 def beside(published: str, ours: Sequence[float]) -> str:

@@ -28,7 +28,9 @@ def test_a_figure_says_what_it_claims_and_at_which_scales_it_was_run(listed, tmp
     assert before["yang24.fig5"].endswith("(1 claim; results: none)")
     verdicts = {"smoke": ["not judged"] * 2, "cpu": ["holds", "fails"]}
     for scale, found in verdicts.items():
-        write_json(tmp_path / f"yang24.fig3.{scale}.json", {"claims": [{"verdict": one} for one in found]})
+        names = ("yang24.fig3.injection_flat", "yang24.fig3.tying_diverges")
+        claims = [{"id": name, "verdict": one} for name, one in zip(names, found, strict=True)]
+        write_json(tmp_path / f"yang24.fig3.{scale}.json", {"claims": claims})
     after = listed()
     assert after["yang24.fig3"].endswith("(2 claims; results: smoke, cpu 1/2)")
     assert {name: line for name, line in after.items() if name != "yang24.fig3"} == {
@@ -36,8 +38,20 @@ def test_a_figure_says_what_it_claims_and_at_which_scales_it_was_run(listed, tmp
     }
 
 
-def test_a_damaged_result_is_one_line(capsys, tmp_path):
-    (tmp_path / "yang24.fig3.cpu.json").write_text("{")
+def test_a_claim_says_at_which_scales_it_holds(capsys, tmp_path):
+    claims = [{"id": "yang24.fig3.tying_diverges", "verdict": "fails"}]
+    write_json(tmp_path / "yang24.fig3.cpu.json", {"claims": claims})
+    with pytest.raises(SystemExit) as ended:
+        main(["list", "claims", "--results", str(tmp_path), "--json"])
+    assert ended.value.code == 0
+    lines = json.loads(capsys.readouterr().out)["claims"]
+    assert lines["yang24.fig3.tying_diverges"].endswith("[cpu: fails]")
+    assert lines["yang24.fig3.injection_flat"].endswith("[no result kept]")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"claims": [{"verdict": "holds"}]}', '{"claims": 3}'])
+def test_a_damaged_result_is_one_line(capsys, tmp_path, text):
+    (tmp_path / "yang24.fig3.cpu.json").write_text(text)
     with pytest.raises(SystemExit) as ended:
         main(["list", "figures", "--results", str(tmp_path)])
     assert ended.value.code == 2

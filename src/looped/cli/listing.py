@@ -100,9 +100,11 @@ def _claims(results: Path) -> dict[str, str]:
 
 def _verdicts(path: Path) -> dict[str, str]:
     """The verdict on every claim of a kept result; none where there is no result."""
-    content = read_json(path) if path.is_file() else {}
-    claims = content.get("claims", []) if isinstance(content, dict) else []
-    return {claim["id"]: claim["verdict"] for claim in claims}
+    content = read_json(path) if path.is_file() else {"claims": []}
+    try:
+        return {claim["id"]: claim["verdict"] for claim in content["claims"]}
+    except (KeyError, TypeError):
+        raise ValueError(f"{path} is damaged or of another version. Measure it anew.") from None
 
 
 def _line(thing) -> str:

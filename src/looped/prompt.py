@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -14,13 +15,13 @@ from torch import Tensor
 B = TypeVar("B", bound="_Batch")
 
 
-class _Batch:
+class _Batch(ABC):
     """What both kinds of prompt can do: their fields are tensors, batch first."""
 
     @property
+    @abstractmethod
     def places(self) -> torch.Size:
         """The shape of what is scored: (*models, batch, positions)."""
-        raise NotImplementedError
 
     @property
     def num_positions(self) -> int:

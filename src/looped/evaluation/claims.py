@@ -77,6 +77,14 @@ class Settings:
     runs: Path = Path("runs")
     """Where the figure's training runs lie; finished ones are used again."""
 
+    def training(self, share: float) -> dict[str, Any]:
+        """Where runs lie, where to compute, and a progress of which training is the first `share`."""
+        return {
+            "out": self.runs,
+            "device": self.device,
+            "progress": lambda what, done: self.progress(what, share * done),
+        }
+
 
 LEARNED = 0.5
 """The error of the best model, in units of predicting zero, above which nothing was learned that could be compared."""

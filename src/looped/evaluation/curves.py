@@ -143,13 +143,7 @@ def evaluate(
     Positions of weight 0 are left out. Of a sequence the curves are by token, and over all scored tokens by loop.
     """
     trained = model.config.loops
-    loops = trained if loops is None else loops
-    max_loops = max(loops, 4 * trained) if max_loops is None else max_loops
-    check_loops(loops)
-    if max_loops < loops:
-        raise ValueError(f"`max_loops` must be at least loops={loops}; got {max_loops}.")
-    if prompts < 2:
-        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    loops, max_loops = judged_loops(trained, loops, max_loops, prompts)
     weight = next(model.parameters(), torch.empty(0))
     generator = torch.Generator(weight.device).manual_seed(seed)
     prompt = task.sample(batch=prompts, n=points, generator=generator).to(weight.dtype)
@@ -186,6 +180,18 @@ def evaluate(
         by_examples=by_examples,
         by_loops=curve(label, last, list(range(1, max_loops + 1))),
     )
+
+
+def judged_loops(trained: int, loops: int | None, max_loops: int | None, prompts: int) -> tuple[int, int]:
+    """The loops behind the curves by examples, and the most of those by loops, unless a size is out of range."""
+    loops = trained if loops is None else loops
+    max_loops = max(loops, 4 * trained) if max_loops is None else max_loops
+    check_loops(loops)
+    if max_loops < loops:
+        raise ValueError(f"`max_loops` must be at least loops={loops}; got {max_loops}.")
+    if prompts < 2:
+        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    return loops, max_loops
 
 
 @torch.no_grad()

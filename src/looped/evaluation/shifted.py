@@ -17,9 +17,8 @@ from torch import Tensor
 
 from looped.config import nearest, override
 from looped.evaluation.bootstrap import bootstrap
-from looped.evaluation.curves import CHUNK, Baseline, Curve, Evaluation, baselines_for
+from looped.evaluation.curves import CHUNK, Baseline, Curve, Evaluation, baselines_for, judged_loops
 from looped.models.base import LoopedModel
-from looped.models.loop import check_loops
 from looped.models.streams import asking, can_ask
 from looped.prompt import Prompt
 from looped.tasks.shifts import Questions, Shift, Shifted
@@ -145,13 +144,7 @@ def evaluate_shifted(
     Positions that a shift leaves undefined are left out, and the curve by loops is that of the last one defined.
     """
     trained = model.config.loops
-    loops = trained if loops is None else loops
-    max_loops = max(loops, 4 * trained) if max_loops is None else max_loops
-    check_loops(loops)
-    if max_loops < loops:
-        raise ValueError(f"`max_loops` must be at least loops={loops}; got {max_loops}.")
-    if prompts < 2:
-        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    loops, max_loops = judged_loops(trained, loops, max_loops, prompts)
     shifted = Shifted(task=task, shifts=tuple(shifts))
     weight = next(model.parameters(), torch.empty(0))
     asked = ask(task, shifts, prompts=prompts, points=points, seed=seed, device=weight.device, dtype=weight.dtype)

@@ -76,11 +76,7 @@ def trained(
     variants: Mapping[str, Experiment], sizes: Sizes, settings: Settings, *, share: float = 0.9
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed; `share` of the figure's progress."""
-
-    def report(what: str, done: float) -> None:
-        settings.progress(what, share * done)
-
-    return train_variants(variants, seeds_of(sizes), out=settings.runs, device=settings.device, progress=report)
+    return train_variants(variants, seeds_of(sizes), **settings.training(share))
 
 
 def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) -> Data:

@@ -71,8 +71,8 @@ class TrainConfig:
     """Decay of a running average of the weights, which the evaluation then reads; None: none."""
     start: str | None = None
     """Run folder whose weights training starts from; None: fresh weights."""
-    dtype: Literal["float32", "float64"] = "float32"
-    """Precision of weights and prompts."""
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Precision of weights and prompts; bfloat16 is that of the passes alone, over float32 weights, on a GPU."""
     seed: int = 0
     """One seed names a run: weights and prompts."""
     log_every: int = 50

@@ -37,6 +37,12 @@ class _Batch(ABC):
         """The prompts at `index` of the batch."""
         return self._map(lambda tensor: tensor[index])
 
+    def tensors(self) -> list[Tensor]:
+        """Everything it holds, in one order for all prompts of a kind."""
+        found: list[Tensor] = []
+        self._map(lambda tensor: found.append(tensor) or tensor)
+        return found
+
     def _map(self: B, f: Callable[[Tensor], Tensor]) -> B:
         return _zip(lambda parts: f(parts[0]), [self])
 

@@ -8,6 +8,7 @@ import sys
 import typer
 
 from looped import __version__
+from looped.cli.bench import bench
 from looped.cli.construct import construct
 from looped.cli.demo import demo
 from looped.cli.diagnose import diagnose
@@ -39,6 +40,7 @@ for name, command in {
     "verify": verify,
     "reproduce": reproduce,
     "report": report,
+    "bench": bench,
 }.items():
     app.command(name)(command)
 

@@ -30,6 +30,7 @@ def train(
     code: Code = None,
     out: Out = "runs",
     device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="plain, graph or fused; auto: the fastest that runs here.")] = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -55,7 +56,9 @@ def train(
             experiment = replace(experiment, train=replace(experiment.train, start=start))
     if seeds is not None and seeds < 1:
         raise ValueError(f"`--seeds` must be at least 1; got {seeds}.")
-    runs = train_with_bar(experiment, out=out, folder=folder, device=device, seeds=seeds, quiet=quiet or json)
+    runs = train_with_bar(
+        experiment, out=out, folder=folder, device=device, engine=engine, seeds=seeds, quiet=quiet or json
+    )
     summaries = [summarize(run) for run in runs]
     if json:
         print_json(summaries if seeds is not None else summaries[0])
@@ -70,6 +73,7 @@ def train_with_bar(
     *,
     out: str,
     device: str = "auto",
+    engine: str = "auto",
     folder: Path | None = None,
     seeds: int | None = None,
     quiet: bool = False,
@@ -78,9 +82,10 @@ def train_with_bar(
     config = experiment.train or TrainConfig()
     place = pick_device(device)
     with training_bar(experiment.name, config.steps, quiet=quiet) as bar:
+        how = {"out": out, "device": place, "engine": engine, "progress": bar}
         if seeds is None:
-            return [train_one(experiment, out=out, folder=folder, device=place, progress=bar)]
-        return train_seeds(experiment, range(config.seed, config.seed + seeds), out=out, device=place, progress=bar)
+            return [train_one(experiment, folder=folder, **how)]
+        return train_seeds(experiment, range(config.seed, config.seed + seeds), **how)
 
 
 def summarize(run: Run) -> dict[str, Any]:

@@ -153,6 +153,11 @@ class AlgoFormer(LoopedModel):
         self.norm: nn.Module = nn.Identity() if bare else LayerNorm(config.width)
         self.read_out = Linear(config.width, config.outputs) if words is None else None
 
+    @property
+    def causal(self) -> bool:
+        """Where it answers at every pair."""
+        return self.config.causal and self.config.query == "every"
+
     def embed(self, prompt: AnyPrompt) -> Embedded:
         """Read the prompt in, add positions and the marks of the query, and run pre.
 

@@ -63,6 +63,16 @@ class LoopedModel(nn.Module, ABC):
         loops = self.config.loops if loops is None else loops
         return unroll(self.step, state, context, loops=loops, grad=grad, keep=keep, collect=self.readout)
 
+    @property
+    def steady(self) -> bool:
+        """Whether all loops are alike: `step` does not look at t."""
+        return True
+
+    @property
+    def causal(self) -> bool:
+        """Whether every pair of a prompt is answered from those before it alone, so that a prompt may be cut."""
+        return False
+
     @torch.no_grad()
     def predict(self, prompt: AnyPrompt, *, loops: int | None = None) -> Float[Tensor, "*answers"]:
         """Predictions at every position after `loops` loops; each reads only what comes before it."""

@@ -75,6 +75,11 @@ class LoopedDecoder(LoopedModel):
         for block in blocks:
             block.initialize(num_layers=config.layers)
 
+    @property
+    def causal(self) -> bool:
+        """Always."""
+        return True
+
     def embed(self, prompt: AnyPrompt) -> Context:
         """Interleave x_1, y_1, x_2, ... (y in coordinate 0), read in, and add positions where they go with P."""
         prompt = only_pairs(prompt)

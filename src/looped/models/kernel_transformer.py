@@ -167,6 +167,11 @@ class KernelTransformer(LoopedModel):
         super().__init__(config)
         self.heads = nn.ModuleList(KernelHead(head, config) for head in config.heads)
 
+    @property
+    def steady(self) -> bool:
+        """With one layer for all loops."""
+        return self.config.layers == 1
+
     @torch.no_grad()
     def put(self, head: int = 0, **weights: float | Tensor) -> None:
         """Set a head's weights by name, each broadcast to its shape: one without a layer axis goes to every layer."""

@@ -151,20 +151,15 @@ class _Step:
 
     def __init__(self, family: nn.Module, loss: Loss, config: OptimizerConfig, clip: Clip | None):
         self.family, self.loss, self.clip = family, loss, clip
-        self.optimizers = Optimizers(family, config)
         self.weights = [weight for weight in family.parameters() if weight.requires_grad]
+        self.on_gpu = self.weights[0].device.type == "cuda"
+        self.optimizers = Optimizers(family, config, captured=self.on_gpu)
         self.batch: Any = None
         self.graph: Any = None
         self.output: Tensor | None = None
         self.factor = 1.0
-        self.on_gpu = self.weights[0].device.type == "cuda"
-        # rates that live on the device can change under a captured step
-        rates = [rate for _, rate in self.optimizers.rated]
-        self.rates = [(torch.tensor(rate, device=self.weights[0].device), rate) for rate in rates]
-        if self.on_gpu:
-            for (tensor, _), (one, _) in zip(self.rates, self.optimizers.rated, strict=True):
-                for group in one.param_groups:
-                    group["lr"], group["capturable"] = tensor, True
+        # a captured step reads the factor where it lies
+        self.on_device = torch.ones((), device=self.weights[0].device)
 
     def put(self, batch: Any) -> None:
         """Read this batch from now on; a captured step reads where the first one lay, so it is copied there."""
@@ -175,9 +170,8 @@ class _Step:
                 old.copy_(new)
 
     def __call__(self, factor: float) -> Tensor:
-        if self.on_gpu and factor != self.factor:
-            for tensor, rate in self.rates:
-                tensor.fill_(rate * factor)
+        if factor != self.factor:
+            self.on_device.fill_(factor)
         self.factor = factor
         if self.graph is None:
             return self._plain()
@@ -208,11 +202,7 @@ class _Step:
             weight.grad = gradient
         if self.clip is not None:
             self.clip([gradient for gradient in gradients if gradient is not None])
-        if self.on_gpu:
-            for one, _ in self.optimizers.rated:
-                one.step()
-        else:
-            self.optimizers.step(self.factor)
+        self.optimizers.step(self.on_device if self.on_gpu else self.factor)
         return out.detach()
 
 

@@ -64,7 +64,8 @@ def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
 class Optimizers:
     """The optimisers of one run, stepped together; their state is a flat dict of tensors."""
 
-    def __init__(self, model: nn.Module, config: OptimizerConfig):
+    def __init__(self, model: nn.Module, config: OptimizerConfig, *, captured: bool = False):
+        """With `captured` the rates lie on the device, where a captured step can change them."""
         self.config = config
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
         matrices = block_matrices(model) if config.kind == "muon" else []
@@ -78,12 +79,22 @@ class Optimizers:
             counts = sorted({split for _, split in matrices})
             groups = [{"params": [p for p, split in matrices if split == n], "split": n} for n in counts]
             self.rated.append((Muon(groups, lr=config.muon_learning_rate), config.muon_learning_rate))
+        self.captured = captured
+        if captured:
+            device = next(model.parameters()).device
+            for optimizer, rate in self.rated:
+                lr = torch.tensor(rate, device=device)
+                for group in optimizer.param_groups:
+                    group["lr"], group["capturable"] = lr, True
 
-    def step(self, factor: float) -> None:
+    def step(self, factor: float | Tensor) -> None:
         """One update at `factor` times the configured rates."""
         for optimizer, rate in self.rated:
             for group in optimizer.param_groups:
-                group["lr"] = rate * factor
+                if self.captured:
+                    group["lr"].copy_(factor * rate)
+                else:
+                    group["lr"] = rate * factor
             optimizer.step()
 
     def tensors(self) -> dict[str, Tensor]:
@@ -120,11 +131,16 @@ def block_matrices(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
 
 def clip_gradients(model: nn.Module, largest: float | None, *, stacked: bool = False) -> Tensor:
     """Scale gradients down to norm `largest` where above it, each model of a stack by itself; give back the norms."""
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    squares = [g.flatten(1).square().sum(1) if stacked else g.square().sum() for g in gradients]
-    norm = torch.stack(squares).sum(0).sqrt()
+    weights = [weight for weight in model.parameters() if weight.grad is not None]
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    if stacked:
+        norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+    else:
+        norm = torch.stack(torch._foreach_norm(gradients)).norm()  # pyright: ignore[reportPrivateImportUsage]
     if largest is not None:
         scale = (largest / (norm + 1e-6)).clamp(max=1.0)
-        for gradient in gradients:
-            gradient.mul_(scale.view(-1, *[1] * (gradient.ndim - 1)) if stacked else scale)
+        each = [scale.view(-1, *[1] * (g.ndim - 1)) for g in gradients] if stacked else [scale] * len(gradients)
+        # not in place: two weights may have been given one gradient
+        for weight, gradient in zip(weights, torch._foreach_mul(gradients, each), strict=True):  # pyright: ignore[reportPrivateImportUsage]
+            weight.grad = gradient
     return norm

@@ -18,6 +18,8 @@ from looped.experiment import Experiment, TrainConfig
 from looped.functional.streams import stream
 from looped.models.blocks import stack
 from looped.prompt import AnyPrompt, Prompt, join
+from looped.tasks.task import SequenceTask
+from looped.training.engine import Now, Plain, choose
 from looped.training.optim import Optimizers, clip_gradients
 from looped.training.run import Checkpoint, Run, load_weights
 
@@ -39,17 +41,18 @@ def train(
     out: str | Path = "runs",
     folder: str | Path | None = None,
     device: str | torch.device = "cpu",
+    engine: str = "auto",
     progress: Progress | None = None,
 ) -> Run:
     """Train, or go on training, or find that it is done already; the run folder is named by the config's hash.
 
     `folder` names the run folder itself instead. Ctrl-C and SIGTERM save and raise `Interrupted`; calling again goes
-    on exactly where it stopped.
+    on exactly where it stopped. `engine` is how a step is run (`training/engine.py`), not what it computes.
     """
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / f"{experiment.name}-{experiment.hash}"
-    return _train([Run.create(path, experiment)], device, progress)[0]
+    return _train([Run.create(path, experiment)], device, engine, progress)[0]
 
 
 def train_seeds(
@@ -58,16 +61,17 @@ def train_seeds(
     *,
     out: str | Path = "runs",
     device: str | torch.device = "cpu",
+    engine: str = "auto",
     progress: Progress | None = None,
 ) -> list[Run]:
     """Train one model for each seed, all as one stack of models: each run equals training it alone, up to rounding."""
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
-    return _train([Run.create(Path(out) / f"{one.name}-{one.hash}", one) for one in members], device, progress)
+    return _train([Run.create(Path(out) / f"{one.name}-{one.hash}", one) for one in members], device, engine, progress)
 
 
-def _train(runs: list[Run], device: str | torch.device, progress: Progress | None) -> list[Run]:
+def _train(runs: list[Run], device: str | torch.device, engine: str, progress: Progress | None) -> list[Run]:
     """Runs that stand at the same step go on together."""
     latest = [run.latest() for run in runs]
     groups: dict[int, list[int]] = {}
@@ -75,7 +79,7 @@ def _train(runs: list[Run], device: str | torch.device, progress: Progress | Non
         if checkpoint is None or not checkpoint.finished:
             groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
     for members in groups.values():
-        trainer = Trainer([runs[index] for index in members], torch.device(device))
+        trainer = Trainer([runs[index] for index in members], torch.device(device), engine)
         trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
         trainer.run_all(progress)
     return runs
@@ -84,7 +88,7 @@ def _train(runs: list[Run], device: str | torch.device, progress: Progress | Non
 class Trainer:
     """One or several runs in progress; several differ in their seeds alone and are one stack of models."""
 
-    def __init__(self, runs: Sequence[Run], device: torch.device):
+    def __init__(self, runs: Sequence[Run], device: torch.device, engine: str = "auto"):
         first = runs[0].experiment
         assert first.train is not None
         self.runs, self.device = list(runs), device
@@ -92,9 +96,12 @@ class Trainer:
         self.config: TrainConfig = first.train
         self.seeds = [run.experiment.train.seed for run in runs if run.experiment.train is not None]
         self.stacked = len(runs) > 1
+        # bfloat16 is the precision of the passes; everything else stays in float32
+        self.dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
         models = [self._build(seed) for seed in self.seeds]
         self.model = stack(models) if self.stacked else models[0]
-        self.optimizers = Optimizers(self.model, self.config.optimizer)
+        self.engine, self.passes = choose(self, engine)
+        self.optimizers = Optimizers(self.model, self.config.optimizer, captured=not isinstance(self.engine, Plain))
         self.average = None if self.config.average is None else {k: v.clone() for k, v in self.weights().items()}
         self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in self.seeds]
         self.pool = self._draw_pool()
@@ -137,45 +144,81 @@ class Trainer:
                     )
 
     def step(self, step: int) -> None:
-        """One optimiser step; nothing here waits for the device or branches on a tensor's value.
+        """One optimiser step, by the engine; nothing in it waits for the device or branches on a tensor's value."""
+        self.engine.step(step)
+
+    def learn(self, prompt: Any, outputs: Tensor, now: Now) -> None:
+        """Judge the outputs and update the weights.
 
         loss = mean over prompts, scored positions and the last `window` loops of task.error, model by model
         """
-        config = self.config
-        prompt: Any = self.sample(step)  # a task judges its own kind of prompt
-        loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
-        outputs = self.model(prompt, loops=loops, **config.windows(loops))
         error = self.task.error(outputs, prompt)
         loss = self._weighted(error, prompt)
-        loss.sum().backward()
-        norm = clip_gradients(self.model, config.optimizer.clip, stacked=self.stacked)
-        self.optimizers.step(config.optimizer.schedule(step, config.steps))
+        for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss.sum()), strict=True):
+            weight.grad = gradient
+        norm = clip_gradients(self.model, self.config.optimizer.clip, stacked=self.stacked)
+        self.optimizers.step(now.rate)
         self.model.zero_grad(set_to_none=True)
         with torch.no_grad():
             if self.average is not None:
-                # a young average must forget its first weights soon
-                decay = min(config.average or 0.0, (step + 1) / (step + 10))
                 for name, value in self.weights().items():
-                    self.average[name].lerp_(value, 1 - decay)
+                    self.average[name].lerp_(value, 1 - now.decay)
             # of pairs the last one, with the most examples before it; of a sequence every token that is scored
-            pairs = isinstance(prompt, Prompt)
-            end = error[-1:]
-            last = self._mean(end[..., : self._points(step)][..., -1:]) if pairs else self._weighted(end, prompt)
-            self.sums += torch.stack([part.reshape(-1) for part in (loss, last, norm)])
+            pairs, end = isinstance(prompt, Prompt), error[-1:]
+            last = self._mean(_at(end, now.points)) if pairs else self._weighted(end, prompt)
+            self.sums += torch.stack([part.reshape(-1) for part in (loss.detach(), last, norm)])
             bad = ~torch.isfinite(loss).reshape(-1) & (self.first_bad < 0)
-            self.first_bad.copy_(torch.where(bad, step, self.first_bad))
+            self.first_bad.copy_(torch.where(bad, now.step, self.first_bad))
 
     def sample(self, step: int) -> AnyPrompt:
-        """The prompts of a step: fresh or out of the pool, with the curriculum's masks; each model has its own."""
+        """The prompts of a step."""
+        return self.draw(self.now(step))
+
+    def draw(self, now: Now) -> AnyPrompt:
+        """Prompts, fresh or out of the pool, with the curriculum's masks; each model has its own."""
         config = self.config
-        prompt = join([self._sample(step, index) for index in range(len(self.runs))])
+        prompt = join([self._sample(now, index) for index in range(len(self.runs))])
         if config.active_points is None:
             return prompt
         # a point of a sequence may be several tokens: a chain of thought is one for every step
         each = prompt.num_positions // config.points
-        scored = torch.arange(prompt.num_positions, device=self.device) < each * self._points(step)
-        weights = scored.to(getattr(torch, config.dtype)).expand(prompt.places)
+        scored = torch.arange(prompt.num_positions, device=self.device) < each * now.points
+        weights = scored.to(self.dtype).expand(prompt.places)
         return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
+
+    def cut(self, prompt: AnyPrompt, step: int) -> AnyPrompt:
+        """Without the pairs behind the scored ones, as far as that leaves few different lengths."""
+        kept = self.kept_pairs(step)
+        return prompt if kept is None else prompt.head(kept)
+
+    def kept_pairs(self, step: int) -> int | None:
+        """How many pairs a step's prompts keep: the scored ones, rounded up to a quarter of all; None: all.
+
+        A model that answers every pair from those before it gives the same answers, in less time.
+        """
+        points = self.config.points
+        if self.config.active_points is None or isinstance(self.task, SequenceTask) or not self.model.causal:
+            return None
+        quarter = -(-points // 4)
+        return min(points, -(-self._points(step) // quarter) * quarter)
+
+    def loops(self, step: int) -> tuple[int, dict[str, Any]]:
+        """The loops of a step, and of these the gradient's and the loss's."""
+        config = self.config
+        loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
+        return loops, config.windows(loops)
+
+    def now(self, step: int) -> Now:
+        """What changes from step to step."""
+        config = self.config
+        return Now(
+            step=step,
+            rate=config.optimizer.schedule(step, config.steps),
+            dims=None if config.dims is None else int(config.dims(step, config.steps)),
+            points=self._points(step),
+            # a young average must forget its first weights soon
+            decay=min(config.average or 0.0, (step + 1) / (step + 10)),
+        )
 
     def metrics(self) -> list[dict[str, float]]:
         """Means since the last line for each model; here, and only here, the host waits for the device."""
@@ -241,23 +284,22 @@ class Trainer:
             model = self.experiment.model.build()
         if self.config.start is not None and not self.runs[0].steps:
             load_weights(model, Path(self.config.start))
-        return model.to(self.device, getattr(torch, self.config.dtype)).train()
+        return model.to(self.device, self.dtype).train()
 
-    def _sample(self, step: int, index: int) -> AnyPrompt:
+    def _sample(self, now: Now, index: int) -> AnyPrompt:
         config, generator = self.config, self.generators[index]
         if self.pool is not None:
             rows = torch.randint(config.pool or 0, (config.batch,), generator=generator, device=self.device)
             return self.pool[index].rows(rows)
-        dims = None if config.dims is None else int(config.dims(step, config.steps))
-        prompt = self.task.sample(batch=config.batch, n=config.points, generator=generator, dims=dims)
-        return prompt.to(getattr(torch, config.dtype))
+        prompt = self.task.sample(batch=config.batch, n=config.points, generator=generator, dims=now.dims)
+        return prompt.to(self.dtype)
 
     def _draw_pool(self) -> list[AnyPrompt] | None:
         if self.config.pool is None:
             return None
         generators = [torch.Generator(self.device).manual_seed(stream(seed, "pool")) for seed in self.seeds]
         size = {"batch": self.config.pool, "n": self.config.points}
-        return [self.task.sample(**size, generator=one).to(getattr(torch, self.config.dtype)) for one in generators]
+        return [self.task.sample(**size, generator=one).to(self.dtype) for one in generators]
 
     def _mean(self, values: Tensor) -> Tensor:
         """Mean over all but the axis of models, which stands second in (kept, models, batch, n)."""
@@ -283,6 +325,13 @@ class Trainer:
             else torch.stack([one[name] for one in parts]).to(self.device)
             for name, value in parts[0].items()
         }
+
+
+def _at(errors: Tensor, points: int | Tensor) -> Tensor:
+    """Of (..., positions) the last one that is scored; a model that reads the last pair as its query has but one."""
+    if isinstance(points, int):
+        return errors[..., :points][..., -1:]
+    return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
 
 
 @contextlib.contextmanager

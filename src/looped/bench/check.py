@@ -1,0 +1,136 @@
+"""Engines agree: the gradients at the first weights, and the losses of the first steps, against the plain engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from looped.bench.cases import Case
+from looped.bench.measure import obstacle, precision, release, stepper
+from looped.bench.rivals import RivalTrainer
+from looped.training.trainer import Trainer
+
+GRADIENTS, LOSSES = 1e-5, 1e-3
+"""Largest relative difference of the gradients, and of any step's loss."""
+STEPS, GRADIENT_STEPS = 50, 4
+"""An engine may run its first steps plainly and capture a later one: the gradients of several are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """How far an engine is from the plain one."""
+
+    engine: str
+    """Its name."""
+    gradients: float | None
+    """Norm of the difference of the gradients over the norm of the plain one's, the largest of several prompts."""
+    losses: float | None
+    """Largest relative difference of a step's loss."""
+    steps: int = STEPS
+    """How many losses were compared."""
+    note: str = ""
+    """Why it cannot run here."""
+
+    @property
+    def holds(self) -> bool | None:
+        """Within both limits; None where it cannot run here."""
+        if self.gradients is None or self.losses is None:
+            return None
+        return self.gradients <= GRADIENTS and self.losses <= LOSSES
+
+    def line(self) -> str:
+        """For people."""
+        if self.holds is None:
+            return f"{self.engine}: cannot run here: {self.note}"
+        return (
+            f"{self.engine}: {'agrees' if self.holds else 'DOES NOT AGREE'} with plain; "
+            f"gradients to {self.gradients:.1e} (limit {GRADIENTS:.0e}), "
+            f"losses of {self.steps} steps to {self.losses:.1e} (limit {LOSSES:.0e})."
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        limits = {"gradients_limit": GRADIENTS, "losses_limit": LOSSES}
+        return {"engine": self.engine, "gradients": self.gradients, "losses": self.losses, **limits} | {
+            "holds": self.holds,
+            "note": self.note,
+        }
+
+
+def compare(
+    case: Case,
+    engines: Sequence[str],
+    device: torch.device,
+    *,
+    steps: int = STEPS,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Agreement]:
+    """Every engine against the plain one in float32 with TF32 off, on the same prompts from the same weights."""
+    case = replace(case, dtype="float32")
+    others = [name for name in engines if name != "plain"]
+    with precision("float32"):
+        plain = replace(case, engine="plain")
+        expected = first_gradients(plain, device), first_losses(plain, device, steps)
+        progress(1)
+        found = []
+        for index, name in enumerate(others):
+            found.append(_agreement(replace(case, engine=name), device, *expected))
+            progress(index + 2)
+    return found
+
+
+def _agreement(case: Case, device: torch.device, gradients: Tensor, losses: Tensor) -> Agreement:
+    if note := obstacle(case, device):
+        return Agreement(engine=case.engine, gradients=None, losses=None, note=note)
+    own = first_gradients(case, device)
+    difference = ((own - gradients).norm(dim=1) / gradients.norm(dim=1)).max()
+    drift = ((first_losses(case, device, len(losses)) - losses).abs() / losses.abs()).max()
+    return Agreement(engine=case.engine, gradients=float(difference), losses=float(drift), steps=len(losses))
+
+
+def first_gradients(case: Case, device: torch.device) -> Tensor:
+    """(steps, numbers): the gradients of a few steps at the first weights, read off Adam's running mean.
+
+    g_t = (m_t - beta m_{t-1}) / (1 - beta), at a learning rate that moves no weight
+    """
+    release(device)
+    trained = stepper(case, device, steps=GRADIENT_STEPS, clip=None, rate=1e-30)
+    rows, before = [], torch.zeros((), dtype=torch.float64, device=device)
+    beta = case.experiment().train.optimizer.betas[0]  # type: ignore[union-attr]
+    for step in range(GRADIENT_STEPS):
+        trained.step(step)
+        now = _moments(trained)
+        rows.append((now - beta * before) / (1 - beta))
+        before = now
+    return torch.stack(rows)
+
+
+def first_losses(case: Case, device: torch.device, steps: int) -> Tensor:
+    """(steps, models): the loss of every step of a short training."""
+    release(device)
+    trained = stepper(case, device, steps=steps)
+    rows = []
+    for step in range(steps):
+        if isinstance(trained, Trainer):
+            trained.sums.zero_()
+        trained.step(step)
+        rows.append(trained.loss.double() if isinstance(trained, RivalTrainer) else trained.sums[0].double())
+    return torch.stack(rows)
+
+
+def _moments(trained: Trainer | RivalTrainer) -> Tensor:
+    """Adam's running means of all gradients as one row, in the order of our decoder's names, models inside."""
+    if isinstance(trained, RivalTrainer):
+        members = trained.moments()
+        found = {name: torch.stack([one[name] for one in members]) for name in members[0]}
+    else:
+        found = {
+            name.removesuffix("/exp_avg"): value
+            for name, value in trained.optimizers.tensors().items()
+            if name.endswith("/exp_avg")
+        }
+    return torch.cat([found[name].double().flatten() for name in sorted(found)])

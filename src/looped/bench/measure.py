@@ -1,0 +1,209 @@
+"""Times a training step: everything from sampling to the optimiser, the median over many steps, set-up apart."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from looped.bench.cases import Case, Dtype
+from looped.bench.rivals import RIVALS, RivalTrainer
+from looped.training.engine import ENGINES
+from looped.training.run import Run
+from looped.training.trainer import Trainer
+
+WARM_UP = {"cpu": 2, "cuda": 10}
+"""Steps before the first timed one: compiling, capturing and clocks settle in them."""
+MOST = {"cpu": (50, 2.0), "cuda": (200, 4.0)}
+"""Timed steps, and seconds for them, where `steps` is not asked for; 20 steps on a GPU and 5 on a CPU come first."""
+LEAST = {"cpu": 5, "cuda": 20}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a training step costs."""
+
+    case: Case
+    """What was measured."""
+    ms: float | None
+    """Median milliseconds a step; None where the case cannot run here."""
+    spread: tuple[float, float] | None
+    """The 10th and the 90th percentile of the same."""
+    steps: int
+    """Timed steps."""
+    setup_seconds: float | None
+    """From nothing to the first timed step: building, compiling, capturing, warming up."""
+    memory: int | None
+    """Peak bytes: on a GPU all that torch held, on a CPU what the timed steps added; None where nobody can tell."""
+    rate: float
+    """TFLOP/s of a large matrix product in the same precision."""
+    note: str = ""
+    """Why there are no numbers."""
+
+    @property
+    def tflops(self) -> float | None:
+        """TFLOP/s, counting `Case.flops` and nothing else."""
+        return None if self.ms is None else self.case.flops / self.ms / 1e9
+
+    @property
+    def share(self) -> float | None:
+        """Of the device's measured matrix rate."""
+        return None if self.tflops is None else self.tflops / self.rate
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        data = asdict(self)
+        return {**data.pop("case"), **data, "flops": self.case.flops, "tflops": self.tflops, "share": self.share}
+
+
+def stepper(
+    case: Case, device: torch.device, *, steps: int, clip: float | None = 1.0, rate: float = 1e-4
+) -> Trainer | RivalTrainer:
+    """The engine or rival of a case, ready for its first of `steps` steps; ValueError where it cannot run here."""
+    if case.dtype in ("tf32", "bfloat16") and device.type != "cuda":
+        raise ValueError(f"`{case.dtype}` needs a GPU; this is a CPU. Use float32.")
+    experiment = case.experiment(steps=steps, clip=clip, rate=rate)
+    assert experiment.train is not None
+    seeds = range(case.packed)
+    if case.engine in RIVALS:
+        return RivalTrainer(experiment, seeds, device, compiled=case.engine == "gpt2-compile")
+    if case.engine not in ENGINES:
+        raise ValueError(f"there is no engine `{case.engine}`. Use one of {', '.join((*ENGINES, *RIVALS))}.")
+    # a run that is never saved needs no folder
+    runs = [Run(Path("bench"), replace(experiment, train=replace(experiment.train, seed=seed))) for seed in seeds]
+    return Trainer(runs, device, engine=case.engine)
+
+
+def obstacle(case: Case, device: torch.device) -> str:
+    """Why a case cannot run here; empty where it can."""
+    try:
+        stepper(case, device, steps=1)
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return ""
+
+
+def measure(case: Case, device: torch.device, *, rate: float, steps: int | None = None) -> Measured:
+    """Build, warm up, then time `steps` steps one by one; a case that cannot run here says so in its `note`."""
+    cuda = device.type == "cuda"
+    warm_up, (most, seconds) = WARM_UP[device.type], MOST[device.type]
+    unable = Measured(case=case, ms=None, spread=None, steps=0, setup_seconds=None, memory=None, rate=rate)
+    release(device)
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(device)
+        held = torch.cuda.memory_allocated(device)
+    started = time.perf_counter()
+    try:
+        with precision(case.dtype):
+            trained = stepper(case, device, steps=warm_up + (most if steps is None else steps))
+            for step in range(warm_up):
+                trained.step(step)
+            synchronize(device)
+            setup = time.perf_counter() - started
+            peak = _cpu_peak() if not cuda else None
+            times = timed(lambda step: trained.step(warm_up + step), device, steps=steps, most=most, seconds=seconds)
+    except torch.OutOfMemoryError:
+        return replace(unable, note="out of memory")
+    except ValueError as error:
+        return replace(unable, note=" ".join(str(error).split()))
+    memory = torch.cuda.max_memory_allocated(device) - held if cuda else peak() if peak is not None else None
+    ranks = statistics.quantiles(times, n=10) if len(times) > 1 else [times[0], times[0]]
+    return replace(
+        unable,
+        ms=statistics.median(times),
+        spread=(ranks[0], ranks[-1]),
+        steps=len(times),
+        setup_seconds=setup,
+        memory=memory,
+    )
+
+
+def timed(
+    step: Callable[[int], object], device: torch.device, *, steps: int | None, most: int, seconds: float
+) -> list[float]:
+    """Milliseconds of each step: between events on a GPU's own stream, by the clock on a CPU.
+
+    Where `steps` is None: until `most` steps or `seconds` are reached, but never fewer than LEAST.
+    """
+    least, limit = (LEAST[device.type], most) if steps is None else (steps, steps)
+    started = time.perf_counter()
+    marks: list[Any] = [_mark(device)]
+    for index in range(limit):
+        step(index)
+        marks.append(_mark(device))
+        if index + 1 >= least and time.perf_counter() - started > seconds and steps is None:
+            break
+    synchronize(device)
+    pairs = itertools.pairwise(marks)
+    if device.type == "cuda":
+        return [one.elapsed_time(other) for one, other in pairs]
+    return [1e3 * (other - one) for one, other in pairs]
+
+
+def matrix_rate(device: torch.device, dtype: Dtype) -> float:
+    """TFLOP/s of a large product of square matrices: what the device can do at best in this precision."""
+    size = 8192 if device.type == "cuda" else 1024
+    kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
+    left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+    with precision(dtype):
+        timed(lambda _: left @ right, device, steps=3, most=3, seconds=0)  # the first ones choose a kernel
+        times = timed(lambda _: left @ right, device, steps=20, most=20, seconds=0)
+    return 2 * size**3 / statistics.median(times) / 1e9
+
+
+@contextlib.contextmanager
+def precision(dtype: Dtype) -> Iterator[None]:
+    """TF32 products for `tf32`, and for nothing else."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def release(device: torch.device) -> None:
+    """Give back what earlier cases held."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _mark(device: torch.device) -> Any:
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(torch.cuda.current_stream(device))
+    return event
+
+
+def _cpu_peak() -> Callable[[], int] | None:
+    """Start watching this process's memory; the answer is by how much its peak rose. None where Linux does not help."""
+
+    def status(name: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
+
+    try:
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory kept for later would hide what the steps need
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+        before = status("VmRSS:")
+        status("VmHWM:")
+    except (OSError, AttributeError, StopIteration):
+        return None
+    return lambda: max(0, status("VmHWM:") - before)

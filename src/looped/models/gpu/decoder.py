@@ -1,0 +1,259 @@
+"""The loops of a one-block decoder by kernels of our own, with a backward pass written out by hand.
+
+    h0 = state + P;  a = norm_1(h0);  q, k, v = a Wqkv';  o = attention(q, k, v);  h1 = h0 + o Wo'
+    c = norm_2(h1);  u = c Wfc';  g = gelu(u);  h2 = h1 + g Wp';  state = norm(h2)
+
+What plain autograd would do loop by loop is done once for the whole window: each weight's gradient is one product over
+the tokens of all loops. Weights and streams are bfloat16 or float32; norms, softmax and all sums are float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from looped.models.blocks import Block
+from looped.models.decoder import LoopedDecoder
+from looped.models.gpu.attention import attention, attention_backward
+from looped.models.gpu.products import gelu_backward_product, linear_gelu
+from looped.models.gpu.rows import (
+    SLOTS,
+    Vectors,
+    enter,
+    enter_backward,
+    middle,
+    middle_backward,
+    slopes_for,
+)
+
+BLOCK = "blocks.0."
+NAMES = (
+    *(f"{BLOCK}{name}.{part}" for name in ("norm_1", "attention.qkv", "attention.proj", "norm_2", "mlp.fc", "mlp.proj")
+      for part in ("weight", "bias")),
+    "norm.weight", "norm.bias", "read_out.weight", "read_out.bias",
+)  # fmt: skip
+"""The weights that the loops read, in the order of `Loops`'s gradients."""
+FILL = 132
+"""Programs that fill the card: a product over many tokens is cut into about so many parts."""
+
+
+class Matrices(NamedTuple):
+    """The weight matrices, (models, out, in), in the precision of the passes, and the biases that products add."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    proj: Tensor
+    fc: Tensor
+    fc_bias: Tensor
+    out: Tensor
+
+
+class Held(NamedTuple):
+    """What the backward pass reads of every loop: (loops, models, rows, ...)."""
+
+    h0: Tensor
+    a: Tensor
+    qkv: Tensor
+    o: Tensor
+    lse: Tensor
+    h1: Tensor
+    c: Tensor
+    u: Tensor
+    g: Tensor
+    h2: Tensor
+
+
+def weights_of(model: LoopedDecoder, low: LoopedDecoder) -> tuple[Matrices, Vectors]:
+    """Matrices out of the copy in low precision, vectors out of the model; each with an axis of models in front."""
+    block, copy = model.blocks[0], low.blocks[0]
+    assert isinstance(block, Block)
+    assert isinstance(copy, Block)
+
+    def pair(norm: Any) -> tuple[Tensor, Tensor]:
+        return _stacked(norm.weight, 1), _stacked(norm.bias, 1)
+
+    shift = _stacked(block.attention.proj.bias, 1)
+    vectors = Vectors(
+        norm_1=pair(block.norm_1),
+        norm_2=pair(block.norm_2),
+        norm=pair(model.norm),
+        shift_1=shift,
+        shift_2=shift + _stacked(block.mlp.proj.bias, 1),
+        read=_stacked(model.read_out.weight, 2).flatten(1),
+        read_bias=_stacked(model.read_out.bias, 1).flatten(),
+    )
+    matrices = Matrices(
+        qkv=_stacked(copy.attention.qkv.weight, 2),
+        qkv_bias=_stacked(copy.attention.qkv.bias, 1),
+        proj=_stacked(copy.attention.proj.weight, 2),
+        fc=_stacked(copy.mlp.fc.weight, 2),
+        fc_bias=_stacked(copy.mlp.fc.bias, 1),
+        out=_stacked(copy.mlp.proj.weight, 2),
+    )
+    return matrices, vectors
+
+
+@torch.no_grad()
+def one_loop(
+    state: Tensor, prompt: Tensor, matrices: Matrices, vectors: Vectors, *, heads: int, answers: Tensor | None = None
+) -> Tensor:
+    """The next state, without gradient, and the answers it gives where there is a tensor for them."""
+    models, rows = len(matrices.qkv), prompt.shape[-3]
+    old, prompt = _flat(state, models), _flat(prompt, models)
+    h0, a = enter(old, prompt, vectors, first=True, entering=True)
+    qkv = _affine(a, matrices.qkv, matrices.qkv_bias)
+    o, _ = attention(qkv.view(models * rows, -1, qkv.shape[-1]), heads)
+    h1 = _added(h0, o.view_as(h0), matrices.proj)
+    c = middle(h1, vectors)
+    if c.dtype is torch.float32:  # without tensor cores the library's product is faster than ours
+        g = F.gelu(_affine(c, matrices.fc, matrices.fc_bias), approximate="tanh")
+    else:
+        _, g = linear_gelu(c, matrices.fc, matrices.fc_bias, keep=False)
+    h2 = _added(h1, g, matrices.out)
+    new = torch.empty_like(old)
+    enter(h2, prompt, vectors, first=False, entering=False, answers=answers, state=new)
+    return new.view_as(state)
+
+
+class Loops(torch.autograd.Function):
+    """(P, state, loops, keep, heads, matrices, vectors, *weights) -> answers (keep, models, batch, pairs) in float32.
+
+    `weights` are those of `NAMES`: they are not read, they receive the gradients. The state receives none.
+    """
+
+    @staticmethod
+    def forward(ctx, prompt, state, loops, keep, heads, matrices, vectors, *weights) -> Tensor:
+        """Every loop, keeping what the backward pass reads."""
+        models, (*_, rows, seq, width) = len(matrices.qkv), prompt.shape
+        x, p = _flat(state, models), _flat(prompt, models)
+        tokens = rows * seq
+        exact = torch.float64 if p.dtype is torch.float64 else torch.float32
+
+        def empty(size: int) -> Tensor:
+            return p.new_empty(loops, models, tokens, size)
+
+        hidden, inner = matrices.fc.shape[1], matrices.proj.shape[2]
+        held = Held(
+            h0=empty(width), a=empty(width), qkv=empty(3 * inner), o=empty(inner),
+            lse=p.new_empty(loops, models * rows, heads, seq, dtype=exact),
+            h1=empty(width), c=empty(width), u=empty(hidden), g=empty(hidden), h2=empty(width),
+        )  # fmt: skip
+        answers = p.new_empty(keep, models, tokens // 2, dtype=exact)
+        for t in range(loops):
+            before = t - 1 - (loops - keep)
+            asked = answers[before] if before >= 0 else None
+            enter(x, p, vectors, first=t == 0, entering=True, answers=asked, out=(held.h0[t], held.a[t]))
+            _affine(held.a[t], matrices.qkv, matrices.qkv_bias, out=held.qkv[t])
+            attention(_rows(held.qkv[t], seq), heads, out=_rows(held.o[t], seq), lse=held.lse[t])
+            _added(held.h0[t], held.o[t], matrices.proj, out=held.h1[t])
+            middle(held.h1[t], vectors, out=held.c[t])
+            linear_gelu(held.c[t], matrices.fc, matrices.fc_bias, u=held.u[t], g=held.g[t])
+            x = _added(held.h1[t], held.g[t], matrices.out, out=held.h2[t])
+        enter(x, p, vectors, first=False, entering=False, answers=answers[-1])
+        ctx.held, ctx.matrices, ctx.vectors, ctx.heads, ctx.keep = held, matrices, vectors, heads, keep
+        ctx.prompt_shape, ctx.shapes = prompt.shape, [weight.shape for weight in weights]
+        return answers.view(keep, *prompt.shape[:-2], seq // 2)
+
+    @staticmethod
+    def backward(ctx, *ups):
+        """Loop by loop backwards along the stream; the weights' slopes at the end, over all loops at once."""
+        held, matrices, vectors = ctx.held, ctx.matrices, ctx.vectors
+        loops, models, tokens, width = held.h0.shape
+        seq = ctx.prompt_shape[-2]
+        dy = ups[0].reshape(ctx.keep, models, tokens // 2).contiguous()
+        slopes = slopes_for(held.h0[0])
+        dqkv, dh1, du, dh2 = (torch.empty_like(one) for one in (held.qkv, held.h1, held.u, held.h2))
+        entered = None
+        for t in reversed(range(loops)):
+            kept = t - (loops - ctx.keep)
+            left = (held.h2[t], dy[kept] if kept >= 0 else None)
+            enter_backward(slopes, vectors, entered=entered, left=left, out=dh2[t])
+            gelu_backward_product(dh2[t], matrices.out, held.u[t], du=du[t])
+            dc = _times(du[t], matrices.fc)
+            middle_backward(slopes, dc, held.h1[t], dh2[t], vectors, out=dh1[t])
+            do = _times(dh1[t], matrices.proj)
+            attention_backward(
+                *(_rows(one, seq) for one in (do, held.qkv[t], held.o[t])), held.lse[t], ctx.heads,
+                dqkv=_rows(dqkv[t], seq),
+            )  # fmt: skip
+            entered = (_times(dqkv[t], matrices.qkv), held.h0[t], dh1[t])
+        enter_backward(slopes, vectors, entered=entered, left=None)
+        sums = dict(zip(SLOTS, slopes.partial.sum(2), strict=True))
+        found = {
+            **{f"{BLOCK}{name}": sums[name] for name in SLOTS if not name.startswith(("norm.", "read_out"))},
+            "norm.weight": sums["norm.weight"],
+            "norm.bias": sums["norm.bias"],
+            "read_out.weight": sums["read_out.weight"],
+            "read_out.bias": dy.sum((0, 2)),
+            f"{BLOCK}attention.qkv.weight": _over_tokens(dqkv, held.a),
+            f"{BLOCK}attention.qkv.bias": _summed(dqkv),
+            f"{BLOCK}attention.proj.weight": _over_tokens(dh1, held.o),
+            f"{BLOCK}mlp.fc.weight": _over_tokens(du, held.c),
+            f"{BLOCK}mlp.fc.bias": _summed(du),
+            f"{BLOCK}mlp.proj.weight": _over_tokens(dh2, held.g),
+        }
+        gradients = [found[name].reshape(shape) for name, shape in zip(NAMES, ctx.shapes, strict=True)]
+        return slopes.prompt.to(held.h0.dtype).view(ctx.prompt_shape), *[None] * 6, *gradients
+
+
+def _stacked(weight: Tensor, ndim: int) -> Tensor:
+    """The weight with an axis of models in front, where it has none."""
+    weight = weight.detach()
+    return weight if weight.ndim > ndim else weight[None]
+
+
+def _flat(stream: Tensor, models: int) -> Tensor:
+    """(models, tokens, width)."""
+    return stream.detach().reshape(models, -1, stream.shape[-1])
+
+
+def _rows(stream: Tensor, seq: int) -> Tensor:
+    """(models, tokens, width) as the sequences that attention reads."""
+    return stream.view(-1, seq, stream.shape[-1])
+
+
+def _affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """X W' + b, model by model."""
+    if len(weight) == 1:
+        return torch.addmm(bias[0], x[0], weight[0].mT, out=None if out is None else out[0]).view(1, *x.shape[1:-1], -1)
+    return torch.baddbmm(bias[:, None], x, weight.mT, out=out)
+
+
+def _added(residual: Tensor, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """residual + X W', model by model."""
+    if len(weight) == 1:
+        torch_out = None if out is None else out[0]
+        return torch.addmm(residual[0], x[0], weight[0].mT, out=torch_out)[None]
+    return torch.baddbmm(residual, x, weight.mT, out=out)
+
+
+def _times(x: Tensor, weight: Tensor) -> Tensor:
+    """X W, model by model."""
+    return torch.mm(x[0], weight[0])[None] if len(weight) == 1 else torch.bmm(x, weight)
+
+
+def _over_tokens(up: Tensor, x: Tensor) -> Tensor:
+    """The slope along a weight: sum over loops and tokens of up x', model by model, in full precision."""
+    loops, models, tokens, _ = up.shape
+    parts = _parts(loops * tokens, up.shape[-1] * x.shape[-1]) if models == 1 else loops
+    up, x = ((one.view(parts * models, -1, one.shape[-1])) for one in (up, x))
+    if up.dtype is torch.bfloat16 and up.is_cuda:
+        product = torch.bmm(up.mT, x, out_dtype=torch.float32)
+    else:  # on a CPU only triton's interpreter comes here
+        product = torch.bmm(up.mT.float(), x.float())
+    return product.view(parts, models, *product.shape[1:]).sum(0)
+
+
+def _parts(tokens: int, size: int) -> int:
+    """Into how many equal parts to cut a sum over tokens, so that parts times tiles of the result fill the card."""
+    wanted = max(1, FILL // max(1, size // 128**2))
+    return max(part for part in range(1, wanted + 1) if tokens % part == 0)
+
+
+def _summed(up: Tensor) -> Tensor:
+    """Sum over loops and tokens, in full precision."""
+    exact = torch.float64 if up.dtype is torch.float64 else torch.float32
+    return up.sum((0, 2), dtype=exact)

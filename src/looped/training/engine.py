@@ -1,0 +1,232 @@
+"""How a training step is run: plainly, or captured once as CUDA graphs and replayed.
+
+    plain   every operation launched from Python; any device
+    graph   the step as a few CUDA graphs: no launches from Python, nothing waits for the device
+    fused   the same, and the loops are kernels of our own (`models/gpu`), for one-block decoders
+
+All three do the same mathematics with the same random numbers. A captured step reads what changes from step to step
+(the rate, active dims and points, the average's decay) from a table on the device, at a counter on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from looped.experiment import TrainConfig
+from looped.models.base import LoopedModel
+from looped.models.fusing import obstacle
+from looped.models.loop import leaves, tree_map
+from looped.prompt import AnyPrompt
+from looped.training.passes import Passes
+
+if TYPE_CHECKING:
+    from looped.training.trainer import Trainer
+
+ENGINES = ("plain", "graph", "fused")
+"""By name, slowest first."""
+MOST_GRAPHS = 16
+"""More captured graphs than this are a schedule that should be coarser: each holds its own memory."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """What changes from step to step: numbers, or tensors on the device that a captured step reads."""
+
+    step: int | Tensor
+    rate: float | Tensor
+    """Factor on the learning rates."""
+    dims: int | Tensor | None
+    """Active dimensions; None: all."""
+    points: int | Tensor
+    """Scored pairs."""
+    decay: float | Tensor
+    """Of the running average of the weights."""
+
+
+class Plain:
+    """Every operation as Python reaches it."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+
+    def step(self, step: int) -> None:
+        """Sample, loop, learn."""
+        trainer, now = self.trainer, self.trainer.now(step)
+        trainer.passes.refresh()
+        prompt = trainer.cut(trainer.draw(now), step)
+        loops, windows = trainer.loops(step)
+        trainer.learn(prompt, trainer.passes.finish(prompt, loops=loops, **windows), now)
+
+
+class Graphs:
+    """A step as three kinds of CUDA graph: draw and begin; one loop without gradient; the rest, with the update.
+
+    Each kind is captured once for every shape it meets: the first is replayed once a step, the second as often as there
+    are loops before the gradient's window, so that a new number of loops needs no new capture.
+    """
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = trainer
+        self.stream = torch.cuda.Stream(trainer.device)
+        self.pool: Any = torch.cuda.graph_pool_handle()
+        self.graphs: dict[Hashable, Any] = {}
+        self.warm: set[Hashable] = set()
+        self.held: dict[int | None, Any] = {}
+        self.counter = torch.zeros((), dtype=torch.int64, device=trainer.device)
+        self.next = 0
+        self.table: Tensor | None = None
+        self.draws = not trainer.task.captured
+        """Prompts are drawn outside the graphs, and copied to where they read them."""
+
+    def step(self, step: int) -> None:
+        """Replay the step; the first one of a new shape runs plainly, the second is captured."""
+        trainer = self.trainer
+        if self.table is None:
+            self.table = self._table()
+        if step != self.next:
+            self.counter.fill_(step)
+        self.next = step + 1
+        cut = trainer.kept_pairs(step)
+        loops, windows = trainer.loops(step)
+        ahead, last = split(loops, windows, steady=trainer.passes.low.steady)
+        begin, loop, finish = ("begin", cut), ("loop", cut), ("finish", cut, ahead > 0, last, *windows.values())
+        keys = [begin, *([loop] if ahead else []), finish]
+        if not self.warm.issuperset(keys):
+            self._on_stream(lambda: self._plainly(cut, ahead, last, windows))
+            self.warm.update(keys)
+            return
+        if self.draws:
+            self._put(cut, self._draw(cut))
+        self._replay(begin, lambda: self._begin(cut))
+        for _ in range(ahead):
+            self._replay(loop, lambda: self._loop(cut))
+        self._replay(
+            finish, lambda: self._finish(self.held[cut][0], self.held[cut][2] if ahead else None, last, windows)
+        )
+
+    def _plainly(self, cut: int | None, ahead: int, last: int, windows: dict[str, Any]) -> None:
+        passes = self.trainer.passes
+        passes.refresh()
+        prompt = self._draw(cut)
+        state = None
+        if ahead:
+            context, state = passes.begin(prompt)
+            for _ in range(ahead):
+                state = passes.loop(state, context)
+        self._finish(prompt, state, last, windows)
+
+    def _begin(self, cut: int | None) -> None:
+        """Under capture: what it makes stays where the other graphs of this cut read it."""
+        passes = self.trainer.passes
+        passes.refresh()
+        prompt = self.held[cut][0] if self.draws else self._draw(cut)
+        context, state = passes.begin(prompt)
+        self.held[cut] = (prompt, context, tree_map(torch.clone, state))
+
+    def _loop(self, cut: int | None) -> None:
+        _, context, state = self.held[cut]
+        for old, new in zip(leaves(state), leaves(self.trainer.passes.loop(state, context)), strict=True):
+            old.copy_(new)
+
+    def _finish(self, prompt: AnyPrompt, state: Any, last: int, windows: dict[str, Any]) -> None:
+        trainer = self.trainer
+        trainer.learn(prompt, trainer.passes.finish(prompt, state, loops=last, **windows), self._now())
+        self.counter += 1
+
+    def _draw(self, cut: int | None) -> AnyPrompt:
+        prompt = self.trainer.draw(self._now())
+        return prompt if cut is None else prompt.head(cut)
+
+    def _now(self) -> Now:
+        assert self.table is not None
+        rate, dims, points, decay = self.table.index_select(0, self.counter.view(1))[0].unbind()
+        config = self.trainer.config
+        return Now(self.counter, rate, None if config.dims is None else dims, points, decay)
+
+    def _table(self) -> Tensor:
+        """Every step's numbers on the device: nothing is copied there while training runs."""
+        rows = [self.trainer.now(step) for step in range(self.trainer.config.steps)]
+        numbers = [(row.rate, row.dims or 0, row.points, row.decay) for row in rows]
+        return torch.tensor(numbers, dtype=torch.float32, device=self.trainer.device)
+
+    def _replay(self, key: Hashable, body: Callable[[], None]) -> None:
+        if key not in self.graphs:
+            self._check_count()
+            self.graphs[key] = self._capture(body)
+        self.graphs[key].replay()
+
+    def _capture(self, body: Callable[[], None]) -> Any:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.trainer.generators:
+            graph.register_generator_state(generator)
+        torch.cuda.synchronize(self.trainer.device)
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                body()
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"this step cannot be captured as a CUDA graph ({reason}). Use --engine plain.") from error
+        return graph
+
+    def _check_count(self) -> None:
+        if len(self.graphs) == MOST_GRAPHS:
+            raise ValueError(
+                f"this training needs more than {MOST_GRAPHS} captured graphs: too many different windows or prompt "
+                "lengths. Make its schedules coarser, or use --engine plain."
+            )
+
+    def _on_stream(self, body: Callable[[], None]) -> None:
+        """What runs before a capture runs on the stream of the capture."""
+        current = torch.cuda.current_stream(self.trainer.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            body()
+        current.wait_stream(self.stream)
+
+    def _put(self, cut: int | None, prompt: AnyPrompt) -> None:
+        if cut not in self.held:
+            self.held[cut] = (prompt, None, None)
+        else:
+            for old, new in zip(self.held[cut][0].tensors(), prompt.tensors(), strict=True):
+                old.copy_(new)
+
+
+def split(loops: int, windows: dict[str, Any], *, steady: bool) -> tuple[int, int]:
+    """How many of `loops` run ahead, without gradient and unread, and how many are left."""
+    grad, keep = windows["grad"], windows["keep"] or 1
+    last = loops if grad is None or not steady else max(grad, keep)
+    return loops - last, last
+
+
+def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
+    """The engine by name with the passes it runs; `auto` is the fastest there is for this model here."""
+    if name not in ("auto", *ENGINES):
+        raise ValueError(f"`engine` must be auto, {', '.join(ENGINES[:-1])} or {ENGINES[-1]}; got {name!r}.")
+    on_gpu = trainer.device.type == "cuda"
+    dtype = getattr(torch, trainer.config.dtype)
+    if not on_gpu and (name in ("graph", "fused") or dtype is torch.bfloat16):
+        what = f"engine `{name}`" if dtype is not torch.bfloat16 else "`dtype=bfloat16`"
+        raise ValueError(f"{what} needs a GPU; this run is on {trainer.device}. Use --engine plain and float32.")
+    if not on_gpu or name == "plain":
+        return Plain(trainer), Passes(trainer.model, dtype)
+    obstacle = fusible(trainer.model, trainer.config)
+    if name == "fused" and obstacle:
+        raise ValueError(f"engine `fused` is for one-block decoders: {obstacle}. Use --engine graph.")
+    if name == "graph" or obstacle:
+        return Graphs(trainer), Passes(trainer.model, dtype)
+    from looped.training.fused import FusedPasses
+
+    return Graphs(trainer), FusedPasses(trainer.model, dtype)
+
+
+def fusible(model: LoopedModel, config: TrainConfig) -> str | None:
+    """Why our own kernels cannot train this model; None where they can."""
+    found = obstacle(model)
+    if found is None and config.grad is not None and config.grad < config.window:
+        return f"its loss reads {config.window} loops and its gradient {config.grad}"
+    return "it is trained in float64" if found is None and config.dtype == "float64" else found

@@ -1,0 +1,61 @@
+"""A model's passes as the trainer runs them: in one piece, or in pieces that an engine can capture and replay apart."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from looped.models.base import LoopedModel
+from looped.models.loop import unroll
+from looped.prompt import AnyPrompt
+
+
+class Passes:
+    """begin, loop ..., finish: the forward pass cut where the gradient starts.
+
+    In bfloat16 the passes read a copy of the float32 weights, made once a step; updates go to the float32 ones.
+    """
+
+    def __init__(self, model: LoopedModel, dtype: torch.dtype):
+        self.model, self.dtype = model, dtype
+        self.low = model if dtype is not torch.bfloat16 else copy.deepcopy(model).to(dtype)
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        self.read = [weight for weight in self.low.parameters() if weight.requires_grad]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Bring the copy up to the weights."""
+        if self.low is not self.model:
+            torch._foreach_copy_(list(self.low.parameters()), list(self.model.parameters()))  # pyright: ignore[reportPrivateImportUsage]
+
+    @torch.no_grad()
+    def begin(self, prompt: AnyPrompt) -> tuple[Any, Any]:
+        """The context and the state before the first loop, without gradient."""
+        context = self.low.embed(prompt.to(self.dtype))
+        return context, self.low.start(context)
+
+    @torch.no_grad()
+    def loop(self, state: Any, context: Any) -> Any:
+        """One loop without gradient, of a model whose loops are all alike."""
+        return self.low.step(state, context, 0)
+
+    def finish(self, prompt: AnyPrompt, state: Any = None, *, loops: int, grad: int | None, keep: int) -> Tensor:
+        """The last `loops` loops from `state` (None: from the start); predictions after the last `keep` of them."""
+        low = self.low
+        context = low.embed(prompt.to(self.dtype))
+        state = low.start(context) if state is None else state
+        outputs = unroll(low.step, state, context, loops=loops, grad=grad, keep=keep, collect=low.readout)
+        return outputs.float() if self.dtype is torch.bfloat16 else outputs
+
+    def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
+        """The slope of the loss along every weight; None along one that it does not read."""
+        # not backward(): it would bind the weights to the stream they were first used on
+        found = torch.autograd.grad(loss, self.read, allow_unused=True)
+        return [
+            None if one is None else one.to(old.dtype).contiguous()
+            for one, old in zip(found, self.weights, strict=True)
+        ]

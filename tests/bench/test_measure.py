@@ -1,0 +1,156 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from looped.bench import measure as timing
+from looped.bench.cases import Case, chosen_cases
+from looped.bench.check import Agreement, compare, first_gradients
+from looped.bench.measure import Measured, matrix_rate, measure, timed
+from looped.bench.table import bench_figure, notes, table
+from looped.training.engine import ENGINES
+
+CPU = torch.device("cpu")
+CASE = Case(engine="plain", batch=4, loops=3, window=2, points=5, scale="smoke")
+PAPER = Case(engine="plain", batch=64, loops=20, window=15, points=41)
+
+
+def test_flops_are_counted_as_stated():
+    assert PAPER.tokens == 5248
+    assert PAPER.flops == 2 * 12 * 256**2 * 5248 * 20 + 4 * 12 * 256**2 * 5248 * 15
+    assert math.isclose(PAPER.flops, 0.41e12, rel_tol=0.01)
+    assert replace(PAPER, packed=4).flops == 4 * PAPER.flops
+
+
+def test_a_case_is_the_papers_step_without_curriculum():
+    experiment = replace(PAPER, points=120).experiment(steps=7, clip=None)
+    train = experiment.train
+    assert train.depth is train.dims is train.active_points is train.optimizer.clip is None
+    assert (train.window, train.grad, train.steps, train.optimizer.kind) == (15, 15, 7, "adam")
+    assert experiment.model.positions == 240
+    with pytest.raises(ValueError, match="`window` must be in"):
+        replace(PAPER, window=21)
+    with pytest.raises(ValueError, match="`packed` must be at least 1"):
+        replace(PAPER, packed=0)
+
+
+def test_cases_are_a_sweep_or_every_combination_of_what_is_chosen():
+    sweep = chosen_cases("paper", batch=None, loops=None)
+    assert [case["batch"] for case in sweep[:4]] == [16, 64, 256, 1024]
+    assert len({case["loops"] for case in sweep}) == len({case["window"] for case in sweep}) == 2
+    assert {case["points"] for case in sweep} == {41, 101}
+    grid = chosen_cases("paper", batch=[8, 16, 8], loops=[10, 20], window=None)
+    assert [(case["batch"], case["loops"], case["window"]) for case in grid] == [
+        (8, 10, 10),
+        (8, 20, 15),
+        (16, 10, 10),
+        (16, 20, 15),
+    ]
+
+
+def test_a_step_is_measured():
+    found = measure(CASE, CPU, rate=2.0, steps=3)
+    assert found.steps == 3
+    assert found.spread[0] <= found.ms <= found.spread[1]
+    assert found.setup_seconds > 0
+    assert found.memory is None or found.memory >= 0
+    assert found.tflops == CASE.flops / found.ms / 1e9
+    assert found.share == found.tflops / 2
+    assert found.to_data()["batch"] == 4
+    assert measure(replace(CASE, engine="gpt2"), CPU, rate=2.0, steps=1).steps == 1
+
+
+def test_several_models_train_in_one_step():
+    alone, packed = (timing.stepper(replace(CASE, packed=count), CPU, steps=2) for count in (1, 3))
+    for trainer in (alone, packed):
+        trainer.step(0)
+    assert packed.sums.shape == (3, 3)
+    torch.testing.assert_close(packed.sums[:, 0], alone.sums[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_steps_end_by_number_or_by_time(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(clock)))
+    assert len(timed(lambda step: None, CPU, steps=4, most=9, seconds=0)) == 4
+    assert len(timed(lambda step: None, CPU, steps=None, most=9, seconds=1e9)) == 9
+    assert len(timed(lambda step: None, CPU, steps=None, most=9, seconds=0)) == timing.LEAST["cpu"]
+    assert set(timed(lambda step: None, CPU, steps=4, most=9, seconds=0)) == {1000.0}
+
+
+def test_what_cannot_run_here_says_why():
+    found = [measure(replace(CASE, engine=name), CPU, rate=1.0, steps=1) for name in ("plain", "graph")]
+    assert found[1].ms is found[1].tflops is found[1].share is None
+    assert "needs a GPU" in found[1].note
+    assert notes(found) == [f"graph: {found[1].note}"]
+    assert table(found, "title").row_count == 1
+    assert "needs a GPU" in measure(replace(CASE, dtype="tf32"), CPU, rate=1.0).note
+    assert "there is no engine `fast`" in measure(replace(CASE, engine="fast"), CPU, rate=1.0).note
+
+
+def test_the_matrix_rate_is_a_rate():
+    assert 1e-4 < matrix_rate(CPU, "float32") < 1e4
+
+
+def result(engine: str, batch: int, ms: float | None, note: str = "") -> Measured:
+    case = replace(CASE, engine=engine, batch=batch)
+    return Measured(case=case, ms=ms, spread=None, steps=1, setup_seconds=1.0, memory=2**21, rate=1.0, note=note)
+
+
+def test_table_and_figure_compare_with_the_eager_rival():
+    found = [result("plain", 4, 2.0), result("gpt2", 4, 5.0), result("plain", 8, 3.0)]
+    found += [result("gpt2", 8, None, "out of memory"), replace(result("plain", 4, 1.0), case=replace(CASE, loops=2))]
+    speeds = list(table(found, "title").columns[-1].cells)
+    assert speeds == ["2.5x", "1x", "", ""]
+    assert notes(found) == ["gpt2: out of memory (batch 8, b=3, T=2, 5 points)"]
+    left, right = bench_figure(found).axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in left.get_lines()}
+    assert lines == {"plain": [2.0, 3.0], "GPT2Model, eager": [5.0]}
+    assert [label.get_text() for label in left.get_xticklabels()] == ["4", "8"]
+    assert right.get_lines()[0].get_ydata()[0] == found[0].tflops
+    with pytest.raises(ValueError, match="nothing could be measured"):
+        bench_figure([result("plain", 4, None)])
+
+
+def test_the_gradients_read_off_adam_are_the_gradients():
+    found = first_gradients(CASE, CPU)
+    trainer = timing.stepper(CASE, CPU, steps=4)
+    for row in found:
+        prompt = trainer.sample(0)
+        loss = trainer.task.error(trainer.model(prompt, loops=3, grad=2, keep=2), prompt).mean()
+        names, weights = zip(*sorted(trainer.model.named_parameters()), strict=True)
+        expected = torch.cat([one.flatten() for one in torch.autograd.grad(loss, weights)])
+        torch.testing.assert_close(row.float(), expected, rtol=1e-4, atol=1e-6)
+    assert len(names) == len(dict(trainer.model.named_parameters()))
+
+
+@pytest.mark.parametrize("packed", [1, 2])
+def test_engines_and_rivals_agree(packed):
+    found = compare(replace(CASE, packed=packed), ["plain", "graph", "gpt2"], CPU, steps=12)
+    assert [one.engine for one in found] == ["graph", "gpt2"]
+    assert found[0].holds is None
+    assert found[0].line().startswith("graph: cannot run here: ")
+    assert found[1].holds
+    assert found[1].gradients < 1e-5
+    assert "agrees with plain" in found[1].line()
+    assert "losses of 12 steps" in found[1].line()
+
+
+def test_disagreement_is_found(monkeypatch):
+    from looped.bench.rivals import RivalTrainer
+
+    real = RivalTrainer._loss
+    monkeypatch.setattr(RivalTrainer, "_loss", lambda self, model, index: 1.0001 * real(self, model, index))
+    (found,) = compare(CASE, ["gpt2"], CPU, steps=5)
+    assert found.holds is False
+    assert found.gradients == pytest.approx(1e-4, rel=0.05)
+    assert "DOES NOT AGREE" in found.line()
+    assert found.to_data()["holds"] is False
+
+
+def test_limits():
+    fine = Agreement(engine="graph", gradients=1e-6, losses=1e-4)
+    assert fine.holds
+    assert not replace(fine, gradients=2e-5).holds
+    assert not replace(fine, losses=2e-3).holds
+    assert ENGINES[0] == "plain"

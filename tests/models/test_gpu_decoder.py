@@ -1,0 +1,74 @@
+"""The fused loops against the plain model in float64: on a GPU where there is one, else in triton's interpreter."""
+
+import copy
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton", reason="triton comes with torch for GPUs; the CPU wheel has none")
+
+import interpreter
+
+from looped.models.blocks import stack
+from looped.models.decoder import DecoderConfig
+from looped.prompt import Prompt, join
+from looped.training.fused import FusedPasses
+from looped.training.passes import Passes
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def model_and_prompt(models: int, batch: int = 3, n: int = 5):
+    """Weights far from their start, so that every term of every gradient counts."""
+    torch.manual_seed(0)
+    config = DecoderConfig(d=4, width=32, heads=2, positions=24, loops=4)
+    singles = [config.build() for _ in range(models)]
+    for single in singles:
+        for parameter in single.parameters():
+            parameter.data += 0.2 * torch.randn_like(parameter)
+    prompts = [Prompt(torch.randn(batch, n, 4), torch.randn(batch, n)) for _ in singles]
+    model = stack(singles) if models > 1 else singles[0]
+    return model, join(prompts)
+
+
+@pytest.mark.parametrize("models", [1, 3])
+@pytest.mark.parametrize(("loops", "keep", "ahead"), [(1, 1, 0), (3, 2, 0), (2, 2, 3)])
+def test_answers_and_gradients_are_those_of_the_plain_model(models, loops, keep, ahead):
+    model, prompt = model_and_prompt(models)
+    exact = copy.deepcopy(model).double()
+    plain = exact(prompt.to(torch.float64), loops=ahead + loops, grad=loops, keep=keep)
+    up = torch.randn(plain.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    expected = torch.autograd.grad((plain * up).sum(), list(exact.parameters()))
+
+    passes = FusedPasses(model.to(DEVICE), torch.float32)
+    there = prompt.to(DEVICE)
+    context, state = passes.begin(there)
+    for _ in range(ahead):
+        state = passes.loop(state, context)
+    outputs = passes.finish(there, state if ahead else None, loops=loops, grad=loops, keep=keep)
+    torch.testing.assert_close(outputs.cpu().double(), plain, rtol=2e-5, atol=2e-5)
+    found = passes.gradients((outputs * up.to(outputs)).sum())
+    for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
+        error = (one.cpu().double() - other).norm() / other.norm()
+        assert error < 2e-5, (name, error)
+
+
+def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
+    """Not closer than rounding allows, and no worse than twice what torch's own operations give."""
+    interpreter.repair(monkeypatch)
+    model, prompt = model_and_prompt(1, batch=8, n=8)
+    exact = model(prompt, loops=3, keep=2)
+    expected = torch.autograd.grad(exact.square().sum(), list(model.parameters()))
+    model = model.to(DEVICE)
+    distances = []
+    for kind in (Passes, FusedPasses):
+        passes = kind(model, torch.bfloat16)
+        passes.refresh()
+        outputs = passes.finish(prompt.to(DEVICE), loops=3, grad=3, keep=2)
+        found = passes.gradients(outputs.square().sum())
+        pairs = zip(found, expected, strict=True)
+        distances.append(sum(float((one.cpu() - other).norm() / other.norm()) for one, other in pairs))
+    assert 0 < distances[1] < 2 * distances[0]

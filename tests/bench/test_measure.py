@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from looped.bench import measure as timing
-from looped.bench.cases import Case, chosen_cases
+from looped.bench.cases import Case, chosen_cases, left_out
 from looped.bench.check import Agreement, compare, first_gradients
 from looped.bench.measure import Measured, matrix_rate, measure, timed
 from looped.bench.table import bench_figure, notes, table
@@ -40,6 +40,8 @@ def test_cases_are_a_sweep_or_every_combination_of_what_is_chosen():
     assert [case["batch"] for case in sweep[:4]] == [16, 64, 256, 1024]
     assert len({case["loops"] for case in sweep}) == len({case["window"] for case in sweep}) == 2
     assert {case["points"] for case in sweep} == {41, 101}
+    assert [left_out("gpt2-compile", case, sweep) for case in sweep] == [False] * 4 + [True] * 3
+    assert not any(left_out("gpt2", case, sweep) for case in sweep)
     grid = chosen_cases("paper", batch=[8, 16, 8], loops=[10, 20], window=None)
     assert [(case["batch"], case["loops"], case["window"]) for case in grid] == [
         (8, 10, 10),

@@ -16,22 +16,26 @@ def call(*arguments):
 
 def test_bench_prints_a_table_and_saves(tmp_path, capsys):
     folder = tmp_path / "deep" / "bench"
-    options = [*SMALL, "--no-rivals", "--batch", 4, "--batch", 8, "--out", folder]
-    assert call(*options, "--json") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert json.loads((folder / "bench.json").read_text()) == printed
-    assert printed["provenance"]["torch"]
-    assert [case["batch"] for case in printed["cases"] if case["ms"] is not None] == [4, 8]
-    assert {case["engine"] for case in printed["cases"] if case["ms"] is None} == {"graph", "fused"}
-    assert (folder / "bench.png").read_bytes().startswith(b"\x89PNG")
-    assert "<svg" in (folder / "bench.svg").read_text()
-    assert call(*options) == 0
+    assert call(*SMALL, "--no-rivals", "--batch", 4, "--batch", 8, "--out", folder) == 0
     said = capsys.readouterr()
     assert said.out == ""
     assert "TFLOP/s" in said.err
     assert "graph: engine `graph` needs a GPU" in said.err
     assert "bench.json" in said.err
-    assert call(*SMALL, "--no-rivals", "--batch", 4, "--quiet") == 0
+    saved = json.loads((folder / "bench.json").read_text())
+    assert saved["provenance"]["torch"]
+    assert [case["batch"] for case in saved["cases"] if case["ms"] is not None] == [4, 8]
+    assert {case["engine"] for case in saved["cases"] if case["ms"] is None} == {"graph", "fused"}
+    assert (folder / "bench.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (folder / "bench.svg").read_text()
+
+
+def test_bench_prints_json_or_nothing(capsys):
+    assert call(*SMALL, "--engine", "gpt2", "--batch", 4, "--json") == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [case["engine"] for case in printed["cases"]] == ["gpt2"]
+    assert printed["provenance"]["transformers"]
+    assert call(*SMALL, "--engine", "plain", "--engine", "gpt2", "--no-rivals", "--batch", 4, "--quiet") == 0
     assert capsys.readouterr() == ("", "")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -87,6 +87,11 @@ def default_cases(scale: Scale) -> list[dict[str, int]]:
         return [{**middle, "batch": batch} for batch in (16, 64)]
     sweep = [{**middle, "batch": batch} for batch in (16, 64, 256, 1024)]
     return [*sweep, {**middle, "loops": 30}, {**middle, "window": 5}, {**middle, "points": 101}]
+
+
+def left_out(engine: str, sizes: Mapping[str, int], sweep: Sequence[Mapping[str, int]]) -> bool:
+    """The compiled rival takes longest to set up: unless sizes were chosen it takes part in the batch's sweep alone."""
+    return engine == "gpt2-compile" and any(sizes[name] != sweep[0][name] for name in ("loops", "window", "points"))
 
 
 def chosen_cases(scale: Scale, **chosen: Sequence[int] | None) -> list[dict[str, int]]:

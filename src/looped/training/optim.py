@@ -24,27 +24,30 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """One update of every parameter that has a gradient; matrices of one shape go through one iteration."""
+        found = []
         for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            for shape in dict.fromkeys(parameter.shape for parameter in parameters):
-                self._update([parameter for parameter in parameters if parameter.shape == shape], group)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    found.append((parameter, self._direction(parameter, group), group))
+        for shape in dict.fromkeys(_wide(direction).shape[-2:] for _, direction, _ in found):
+            same = [one for one in found if _wide(one[1]).shape[-2:] == shape]
+            stacks = [_wide(direction).reshape(-1, *shape) for _, direction, _ in same]
+            iterations = same[0][2]["iterations"]
+            updates = orthogonal(torch.cat(stacks), iterations=iterations).split([len(one) for one in stacks])
+            for (parameter, direction, group), update in zip(same, updates, strict=True):
+                rows, columns = direction.shape[-2:]
+                turned = update.mT if rows > columns else update
+                factor = group["lr"] * max(1.0, rows / columns) ** 0.5
+                parameter.sub_(turned.reshape(parameter.shape) * factor)
 
-    def _update(self, parameters: list[Tensor], group: dict) -> None:
-        """Parameters of one shape: one stack of matrices, one batched iteration."""
-        directions = []
-        for parameter in parameters:
-            state = self.state[parameter]
-            if not state:
-                state["momentum"] = torch.zeros_like(parameter)
-            state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
-            directions.append(parameter.grad + group["momentum"] * state["momentum"])
-        stacked = torch.stack(directions)
-        matrices = stacked.unflatten(-2, (group["split"], -1))
-        rows, columns = matrices.shape[-2:]
-        updates = orthogonal(matrices, iterations=group["iterations"]) * max(1.0, rows / columns) ** 0.5
-        for parameter, update in zip(parameters, updates.flatten(-3, -2), strict=True):
-            parameter.sub_(update * group["lr"])
+    def _direction(self, parameter: Tensor, group: dict) -> Tensor:
+        """The gradient with its momentum, as (..., matrices, rows, columns)."""
+        state = self.state[parameter]
+        if not state:
+            state["momentum"] = torch.zeros_like(parameter)
+        state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
+        return (parameter.grad + group["momentum"] * state["momentum"]).unflatten(-2, (group["split"], -1))
 
 
 def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
@@ -53,12 +56,18 @@ def orthogonal(matrices: Tensor, *, iterations: int = 5) -> Tensor:
     X <- a X + (b A + c A^2) X,  A = X X',  (a, b, c) = (3.4445, -4.7750, 2.0315)
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
+    x = _wide(matrices).reshape(-1, *_wide(matrices).shape[-2:])
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
     for _ in range(iterations):
-        gram = x @ x.mT
-        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
-    return x.mT if tall else x
+        gram = torch.bmm(x, x.mT)
+        factor = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
+        x = torch.baddbmm(x, factor, x, beta=3.4445)
+    return (x.mT if tall else x).reshape(matrices.shape)
+
+
+def _wide(matrices: Tensor) -> Tensor:
+    """With rows for columns where there are more rows."""
+    return matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
 
 
 class Optimizers:

@@ -18,15 +18,17 @@ from torch import Tensor
 from looped.models.blocks import Block
 from looped.models.decoder import LoopedDecoder
 from looped.models.gpu.attention import attention, attention_backward
-from looped.models.gpu.products import gelu_backward_product, linear_gelu
+from looped.models.gpu.products import backward_tiles, gelu_backward_product, linear_gelu
 from looped.models.gpu.rows import (
     SLOTS,
+    Streams,
     Vectors,
+    column_sums,
     enter,
     enter_backward,
     middle,
     middle_backward,
-    slopes_for,
+    vector_slopes,
 )
 
 BLOCK = "blocks.0."
@@ -103,18 +105,18 @@ def one_loop(
     """The next state, without gradient, and the answers it gives where there is a tensor for them."""
     models, rows = len(matrices.qkv), prompt.shape[-3]
     old, prompt = _flat(state, models), _flat(prompt, models)
-    h0, a = enter(old, prompt, vectors, first=True, entering=True)
+    h0, h1, h2, a, c, new = (torch.empty_like(old) for _ in range(6))
+    enter(old, prompt, vectors, first=True, out=(h0, h1, a))
     qkv = _affine(a, matrices.qkv, matrices.qkv_bias)
     o, _ = attention(qkv.view(models * rows, -1, qkv.shape[-1]), heads)
-    h1 = _added(h0, o.view_as(h0), matrices.proj)
-    c = middle(h1, vectors)
+    _add(h1, o.view_as(h0), matrices.proj)
+    middle(h1, vectors, out=(h2, c))
     if c.dtype is torch.float32:  # without tensor cores the library's product is faster than ours
         g = F.gelu(_affine(c, matrices.fc, matrices.fc_bias), approximate="tanh")
     else:
         _, g = linear_gelu(c, matrices.fc, matrices.fc_bias, keep=False)
-    h2 = _added(h1, g, matrices.out)
-    new = torch.empty_like(old)
-    enter(h2, prompt, vectors, first=False, entering=False, answers=answers, state=new)
+    _add(h2, g, matrices.out)
+    enter(h2, prompt, vectors, first=False, answers=answers, state=new)
     return new.view_as(state)
 
 
@@ -145,14 +147,15 @@ class Loops(torch.autograd.Function):
         for t in range(loops):
             before = t - 1 - (loops - keep)
             asked = answers[before] if before >= 0 else None
-            enter(x, p, vectors, first=t == 0, entering=True, answers=asked, out=(held.h0[t], held.a[t]))
+            enter(x, p, vectors, first=t == 0, answers=asked, out=(held.h0[t], held.h1[t], held.a[t]))
             _affine(held.a[t], matrices.qkv, matrices.qkv_bias, out=held.qkv[t])
             attention(_rows(held.qkv[t], seq), heads, out=_rows(held.o[t], seq), lse=held.lse[t])
-            _added(held.h0[t], held.o[t], matrices.proj, out=held.h1[t])
-            middle(held.h1[t], vectors, out=held.c[t])
+            _add(held.h1[t], held.o[t], matrices.proj)
+            middle(held.h1[t], vectors, out=(held.h2[t], held.c[t]))
             linear_gelu(held.c[t], matrices.fc, matrices.fc_bias, u=held.u[t], g=held.g[t])
-            x = _added(held.h1[t], held.g[t], matrices.out, out=held.h2[t])
-        enter(x, p, vectors, first=False, entering=False, answers=answers[-1])
+            _add(held.h2[t], held.g[t], matrices.out)
+            x = held.h2[t]
+        enter(x, p, vectors, first=False, answers=answers[-1])
         ctx.held, ctx.matrices, ctx.vectors, ctx.heads, ctx.keep = held, matrices, vectors, heads, keep
         ctx.prompt_shape, ctx.shapes = prompt.shape, [weight.shape for weight in weights]
         return answers.view(keep, *prompt.shape[:-2], seq // 2)
@@ -164,24 +167,29 @@ class Loops(torch.autograd.Function):
         loops, models, tokens, width = held.h0.shape
         seq = ctx.prompt_shape[-2]
         dy = ups[0].reshape(ctx.keep, models, tokens // 2).contiguous()
-        slopes = slopes_for(held.h0[0])
-        dqkv, dh1, du, dh2 = (torch.empty_like(one) for one in (held.qkv, held.h1, held.u, held.h2))
+        dqkv, du = torch.empty_like(held.qkv), torch.empty_like(held.u)
+        da, dc, dh0, dh1, dh2 = (torch.empty_like(held.h0) for _ in range(5))
+        stats = dy.new_empty(3, loops, models, tokens, 2)
+        parts = dy.new_empty(loops, models, backward_tiles(dh2[0]), du.shape[-1])
+        each = dy.new_empty(loops, models * tokens // seq, dqkv.shape[-1])
         entered = None
         for t in reversed(range(loops)):
             kept = t - (loops - ctx.keep)
-            left = (held.h2[t], dy[kept] if kept >= 0 else None)
-            enter_backward(slopes, vectors, entered=entered, left=left, out=dh2[t])
-            gelu_backward_product(dh2[t], matrices.out, held.u[t], du=du[t])
-            dc = _times(du[t], matrices.fc)
-            middle_backward(slopes, dc, held.h1[t], dh2[t], vectors, out=dh1[t])
-            do = _times(dh1[t], matrices.proj)
+            left = (held.h2[t], dy[kept] if kept >= 0 else None, dh2[t], stats[2, t])
+            enter_backward(vectors, entered=entered, left=left)
+            gelu_backward_product(dh2[t], matrices.out, held.u[t], du=du[t], sums=parts[t])
+            _times(du[t], matrices.fc, out=dc[t])
+            middle_backward(dc[t], held.h1[t], dh2[t], vectors, out=dh1[t], stats=stats[1, t])
+            do = _times(dh1[t], matrices.proj, out=da[t] if matrices.proj.shape[2] == width else None)
             attention_backward(
                 *(_rows(one, seq) for one in (do, held.qkv[t], held.o[t])), held.lse[t], ctx.heads,
-                dqkv=_rows(dqkv[t], seq),
+                dqkv=_rows(dqkv[t], seq), sums=each[t],
             )  # fmt: skip
-            entered = (_times(dqkv[t], matrices.qkv), held.h0[t], dh1[t])
-        enter_backward(slopes, vectors, entered=entered, left=None)
-        sums = dict(zip(SLOTS, slopes.partial.sum(2), strict=True))
+            _times(dqkv[t], matrices.qkv, out=da[t])
+            entered = (da[t], held.h0[t], dh1[t], dh0[t], stats[0, t])
+        enter_backward(vectors, entered=entered, left=None)
+        streams = Streams(held.h0, held.h1, held.h2, da, dc, dh0, dh1, dh2)
+        sums = dict(zip(SLOTS, vector_slopes(streams, stats, dy, vectors), strict=True))
         found = {
             **{f"{BLOCK}{name}": sums[name] for name in SLOTS if not name.startswith(("norm.", "read_out"))},
             "norm.weight": sums["norm.weight"],
@@ -189,14 +197,14 @@ class Loops(torch.autograd.Function):
             "read_out.weight": sums["read_out.weight"],
             "read_out.bias": dy.sum((0, 2)),
             f"{BLOCK}attention.qkv.weight": _over_tokens(dqkv, held.a),
-            f"{BLOCK}attention.qkv.bias": _summed(dqkv),
+            f"{BLOCK}attention.qkv.bias": _by_model(each, models),
             f"{BLOCK}attention.proj.weight": _over_tokens(dh1, held.o),
             f"{BLOCK}mlp.fc.weight": _over_tokens(du, held.c),
-            f"{BLOCK}mlp.fc.bias": _summed(du),
+            f"{BLOCK}mlp.fc.bias": _by_model(parts, models),
             f"{BLOCK}mlp.proj.weight": _over_tokens(dh2, held.g),
         }
         gradients = [found[name].reshape(shape) for name, shape in zip(NAMES, ctx.shapes, strict=True)]
-        return slopes.prompt.to(held.h0.dtype).view(ctx.prompt_shape), *[None] * 6, *gradients
+        return dh0.sum(0).view(ctx.prompt_shape), *[None] * 6, *gradients
 
 
 def _stacked(weight: Tensor, ndim: int) -> Tensor:
@@ -222,17 +230,19 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = Non
     return torch.baddbmm(bias[:, None], x, weight.mT, out=out)
 
 
-def _added(residual: Tensor, x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """residual + X W', model by model."""
+def _add(residual: Tensor, x: Tensor, weight: Tensor) -> None:
+    """residual += X W', model by model; in place, or the library would copy the residual first."""
     if len(weight) == 1:
-        torch_out = None if out is None else out[0]
-        return torch.addmm(residual[0], x[0], weight[0].mT, out=torch_out)[None]
-    return torch.baddbmm(residual, x, weight.mT, out=out)
+        residual[0].addmm_(x[0], weight[0].mT)
+    else:
+        residual.baddbmm_(x, weight.mT)
 
 
-def _times(x: Tensor, weight: Tensor) -> Tensor:
+def _times(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     """X W, model by model."""
-    return torch.mm(x[0], weight[0])[None] if len(weight) == 1 else torch.bmm(x, weight)
+    if len(weight) == 1:
+        return torch.mm(x[0], weight[0], out=None if out is None else out[0])[None]
+    return torch.bmm(x, weight, out=out)
 
 
 def _over_tokens(up: Tensor, x: Tensor) -> Tensor:
@@ -253,7 +263,7 @@ def _parts(tokens: int, size: int) -> int:
     return max(part for part in range(1, wanted + 1) if tokens % part == 0)
 
 
-def _summed(up: Tensor) -> Tensor:
-    """Sum over loops and tokens, in full precision."""
-    exact = torch.float64 if up.dtype is torch.float64 else torch.float32
-    return up.sum((0, 2), dtype=exact)
+def _by_model(parts: Tensor, models: int) -> Tensor:
+    """Sums over loops and parts, (loops, models * parts, size) -> (models, size)."""
+    loops, size = len(parts), parts.shape[-1]
+    return column_sums(parts.view(loops * models, -1, size)).view(loops, models, size).sum(0)

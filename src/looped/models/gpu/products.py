@@ -48,7 +48,7 @@ FORWARD = {
     (torch.float32, True): _SMALL,
     (torch.float32, False): _SMALL,
 }
-"""By dtype and whether rows are few. Compiled for the H200 they take 135 and 110 registers: 3 and 2 programs at a time."""
+"""By dtype and whether rows are few. On the H200 they take 135 and 110 registers: 3 and 2 programs at a time."""
 BACKWARD = FORWARD | {(torch.bfloat16, False): Tiles(128, 128, 64, 8, 3, 128)}
 """Left alone the large tile would take 154 registers and its processor alone."""
 SLOPE: tl.constexpr = tl.constexpr(2 * (2 / 3.141592653589793) ** 0.5)
@@ -89,9 +89,18 @@ def linear_gelu(
 
 
 def gelu_backward_product(
-    dh: Tensor, weight: Tensor, u: Tensor, *, du: Tensor | None = None, tiles: Tiles | None = None
+    dh: Tensor,
+    weight: Tensor,
+    u: Tensor,
+    *,
+    du: Tensor | None = None,
+    sums: Tensor | None = None,
+    tiles: Tiles | None = None,
 ) -> Tensor:
-    """dh ([models,] M, K), weight ([models,] K, N), u ([models,] M, N) -> (dh W) gelu'(u), the slope along u."""
+    """dh ([models,] M, K), weight ([models,] K, N), u ([models,] M, N) -> (dh W) gelu'(u), the slope along u.
+
+    `sums` ([models,] tiles of rows, N) in float32 receives the sums over each tile's rows: a bias's slope in parts.
+    """
     shape = (*dh.shape[:-1], weight.shape[-1])
     _check(dh, "dh", (*weight.shape[:-2], dh.shape[-2], weight.shape[-2]), dh)
     _check(weight, "weight", tuple(weight.shape), dh)
@@ -99,19 +108,26 @@ def gelu_backward_product(
     du = dh.new_empty(shape) if du is None else du
     _check(du, "du", shape, dh)
     grid, constants = _plan(dh, weight.shape[-1], weight.shape[-2], tiles, BACKWARD)
+    into = du if sums is None else sums
     _gelu_backward[grid](
-        dh, weight, u, du, *dh.shape[-2:], weight.shape[-1], *_strides(dh), *_strides(weight), *_strides(u),
-        *_strides(du), **constants,
+        dh, weight, u, du, into, *dh.shape[-2:], weight.shape[-1], *_strides(dh), *_strides(weight), *_strides(u),
+        *_strides(du), *_strides(into), SUMS=sums is not None, **constants,
     )  # fmt: skip
     return du
+
+
+def backward_tiles(dh: Tensor) -> int:
+    """Into how many tiles of rows `gelu_backward_product` cuts dh."""
+    models = dh.shape[0] if dh.ndim == 3 else 1
+    return triton.cdiv(dh.shape[-2], BACKWARD[dh.dtype, models * dh.shape[-2] < FEW_ROWS].rows)
 
 
 def _check(tensor: Tensor, name: str, shape: tuple[int, ...], like: Tensor) -> None:
     fits = tuple(tensor.shape) == shape and tensor.dtype == like.dtype and tensor.stride(-1) == 1
     if not fits or (tensor.dtype, True) not in FORWARD:
         raise ValueError(
-            f"`{name}` must be {shape}, bfloat16 or float32 like all others, its last axis contiguous; got {tensor.dtype} "
-            f"{tuple(tensor.shape)} with strides {tensor.stride()}. Convert or copy it."
+            f"`{name}` must be {shape}, bfloat16 or float32 like all others, its last axis contiguous; got "
+            f"{tensor.dtype} {tuple(tensor.shape)} with strides {tensor.stride()}. Convert or copy it."
         )
 
 
@@ -142,15 +158,17 @@ def _plan(
 
 @triton.jit
 def _sigmoid(u):
-    """s with gelu(u) = u s: (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)). Also min(u^2, 1e4): beyond, s is 0 or 1 anyway,
-    and no finite u makes 0 times infinity."""
-    square = tl.minimum(u * u, 1e4)
-    return 1 / (1 + tl.exp2(u * (square * CUBIC + 1) * (-LOG2E * SLOPE))), square
+    """s with gelu(u) = u s, (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), and u within 10 of 0.
+
+    Beyond 10 s is 1 or less than 2e-38, and nothing overflows.
+    """
+    near = tl.minimum(tl.maximum(u, -10.0), 10.0)
+    return 1 / (1 + tl.exp2(near * (near * near * CUBIC + 1) * (-LOG2E * SLOPE))), near
 
 
 @triton.jit
 def _tile(rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """This program's rows and columns. Columns run fastest: programs at work together share rows of A and all of W."""
+    """Rows and columns of this program. Columns run fastest: programs at work together share rows of A and all of W."""
     across = tl.cdiv(columns, COLUMNS)
     row = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
     column = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
@@ -205,8 +223,8 @@ def _linear_gelu(
 
 @triton.jit
 def _gelu_backward(
-    dh, weight, u, du, rows, depth, columns, dh_model, dh_row, weight_model, weight_row, u_model, u_row, du_model,
-    du_row, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr,
+    dh, weight, u, du, sums, rows, depth, columns, dh_model, dh_row, weight_model, weight_row, u_model, u_row, du_model,
+    du_row, sums_model, sums_row, SUMS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     model = tl.program_id(1).to(tl.int64)
     row, column = _tile(rows, columns, ROWS, COLUMNS)
@@ -217,7 +235,11 @@ def _gelu_backward(
     )  # fmt: skip
     at = u + model * u_model + row[:, None].to(tl.int64) * u_row + column[None, :]
     x = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-    s, square = _sigmoid(x)
-    value *= s + s * (1 - s) * x * SLOPE * (square * (3 * CUBIC) + 1)
+    s, near = _sigmoid(x)
+    value *= s + s * (1 - s) * near * SLOPE * (near * near * (3 * CUBIC) + 1)
     at = du + model * du_model + row[:, None].to(tl.int64) * du_row + column[None, :]
     tl.store(at, value.to(du.dtype.element_ty), mask=inside)
+    if SUMS:
+        tile = tl.program_id(0) // tl.cdiv(columns, COLUMNS)
+        total = tl.sum(tl.where(inside, value, 0.0), 0)
+        tl.store(sums + model * sums_model + tile * sums_row + column, total, mask=column < columns)

@@ -44,16 +44,21 @@ def test_answers_and_gradients_are_those_of_the_plain_model(models, loops, keep,
     expected = torch.autograd.grad((plain * up).sum(), list(exact.parameters()))
 
     passes = FusedPasses(model.to(DEVICE), torch.float32)
-    there = prompt.to(DEVICE)
-    context, state = passes.begin(there)
-    for _ in range(ahead):
-        state = passes.loop(state, context)
-    outputs = passes.finish(there, state if ahead else None, loops=loops, grad=loops, keep=keep)
-    torch.testing.assert_close(outputs.cpu().double(), plain, rtol=2e-5, atol=2e-5)
-    found = passes.gradients((outputs * up.to(outputs)).sum())
-    for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
-        error = (one.cpu().double() - other).norm() / other.norm()
-        assert error < 2e-5, (name, error)
+    there, window = prompt.to(DEVICE), {"loops": loops, "grad": loops, "keep": keep}
+
+    def in_parts():
+        context, state = passes.begin(there)
+        for _ in range(ahead):
+            state = passes.loop(state, context)
+        return passes.finish(there, state if ahead else None, **window)
+
+    for answer in (in_parts, lambda: passes.whole(there, ahead=ahead, **window)):
+        outputs = answer()
+        torch.testing.assert_close(outputs.cpu().double(), plain, rtol=2e-5, atol=2e-5)
+        found = passes.gradients((outputs * up.to(outputs)).sum())
+        for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
+            error = (one.cpu().double() - other).norm() / other.norm()
+            assert error < 2e-5, (name, error)
 
 
 def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):

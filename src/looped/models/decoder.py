@@ -81,7 +81,11 @@ class LoopedDecoder(LoopedModel):
         return True
 
     def embed(self, prompt: AnyPrompt) -> Context:
-        """Interleave x_1, y_1, x_2, ... (y in coordinate 0), read in, and add positions where they go with P."""
+        """Read the interleaved pairs in, and add positions where they go with P."""
+        return self.read(self.interleaved(prompt))
+
+    def interleaved(self, prompt: AnyPrompt) -> Float[Tensor, "*models batch seq d"]:
+        """x_1, y_1, x_2, ..., in the weights' precision; y in coordinate 0."""
         prompt = only_pairs(prompt)
         if prompt.d != self.config.d:
             raise ValueError(f"this model reads x of dimension {self.config.d}; got {prompt.d}. Use a matching task.")
@@ -90,7 +94,11 @@ class LoopedDecoder(LoopedModel):
                 f"a prompt may have at most {self.config.positions // 2} examples here; got {prompt.num_examples}. "
                 "Shorten it, or raise `positions` and train anew."
             )
-        tokens = self.read_in(self._shared(interleave(prompt.to(self.positions.dtype))))
+        return self._shared(interleave(prompt.to(self.positions.dtype)))
+
+    def read(self, tokens: Float[Tensor, "*models batch seq d"]) -> Context:
+        """What every loop reads, of interleaved tokens."""
+        tokens = self.read_in(tokens)
         by_addition = self.config.inject == "add" or not self.config.inside
         return Context(tokens + self._positions(tokens) if by_addition else tokens)
 

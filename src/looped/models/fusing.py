@@ -1,4 +1,4 @@
-"""Which models our own GPU kernels run; the kernels themselves are in `models/gpu`, imported only where there is one."""
+"""Which models our own GPU kernels run; the kernels are in `models/gpu`, imported only where there is a GPU."""
 
 from __future__ import annotations
 

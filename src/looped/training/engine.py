@@ -102,6 +102,9 @@ class Graphs:
             return
         if self.draws:
             self._put(cut, self._draw(cut))
+        elif trainer.config.depth is None:  # always the same loops: one graph for all of it
+            self._replay(("step", cut), lambda: self._plainly(cut, ahead, last, windows))
+            return
         self._replay(begin, lambda: self._begin(cut))
         for _ in range(ahead):
             self._replay(loop, lambda: self._loop(cut))
@@ -113,12 +116,7 @@ class Graphs:
         passes = self.trainer.passes
         passes.refresh()
         prompt = self._draw(cut)
-        state = None
-        if ahead:
-            context, state = passes.begin(prompt)
-            for _ in range(ahead):
-                state = passes.loop(state, context)
-        self._finish(prompt, state, last, windows)
+        self._learn(prompt, passes.whole(prompt, ahead=ahead, loops=last, **windows))
 
     def _begin(self, cut: int | None) -> None:
         """Under capture: what it makes stays where the other graphs of this cut read it."""
@@ -131,11 +129,14 @@ class Graphs:
     def _loop(self, cut: int | None) -> None:
         _, context, state = self.held[cut]
         for old, new in zip(leaves(state), leaves(self.trainer.passes.loop(state, context)), strict=True):
-            old.copy_(new)
+            if new is not old:
+                old.copy_(new)
 
     def _finish(self, prompt: AnyPrompt, state: Any, last: int, windows: dict[str, Any]) -> None:
-        trainer = self.trainer
-        trainer.learn(prompt, trainer.passes.finish(prompt, state, loops=last, **windows), self._now())
+        self._learn(prompt, self.trainer.passes.finish(prompt, state, loops=last, **windows))
+
+    def _learn(self, prompt: AnyPrompt, outputs: Tensor) -> None:
+        self.trainer.learn(prompt, outputs, self._now())
         self.counter += 1
 
     def _draw(self, cut: int | None) -> AnyPrompt:

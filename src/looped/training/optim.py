@@ -25,11 +25,12 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):  # type: ignore[override]
         """One update of every parameter that has a gradient; matrices of one shape go through one iteration."""
-        found = []
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    found.append((parameter, self._direction(parameter, group), group))
+        found = [
+            (parameter, self._direction(parameter, group), group)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
         for shape in dict.fromkeys(_wide(direction).shape[-2:] for _, direction, _ in found):
             same = [one for one in found if _wide(one[1]).shape[-2:] == shape]
             stacks = [_wide(direction).reshape(-1, *shape) for _, direction, _ in same]

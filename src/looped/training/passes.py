@@ -51,6 +51,15 @@ class Passes:
         outputs = unroll(low.step, state, context, loops=loops, grad=grad, keep=keep, collect=low.readout)
         return outputs.float() if self.dtype is torch.bfloat16 else outputs
 
+    def whole(self, prompt: AnyPrompt, *, ahead: int, loops: int, grad: int | None, keep: int) -> Tensor:
+        """begin, `ahead` times loop, and finish."""
+        state = None
+        if ahead:
+            context, state = self.begin(prompt)
+            for _ in range(ahead):
+                state = self.loop(state, context)
+        return self.finish(prompt, state, loops=loops, grad=grad, keep=keep)
+
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
         """The slope of the loss along every weight; None along one that it does not read."""
         # not backward(): it would bind the weights to the stream they were first used on

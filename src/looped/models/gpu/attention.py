@@ -30,7 +30,7 @@ multiplies without them and needs the registers of more threads."""
 MANY = 1024
 """Heads times rows above which unrolled programs are held to fewer registers, so that more of them run at a time."""
 REGISTERS = {"forward": 128, "backward": 168}
-"""Without spilling; for 82 tokens the card then took 88 instead of 131 us forward, 179 instead of 205 backward."""
+"""A few bytes spill; even so 1,024 rows of 82 tokens took 88 instead of 131 us forward, 179 instead of 205 backward."""
 FEW = 2048
 """Heads times rows below which the looped kernels give each tile a program of its own, to fill the card."""
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -80,7 +80,8 @@ def attention_backward(
 ) -> Tensor:
     """The slope along qkv, packed like it, given that along `attention`'s output and what it returned.
 
-    `sums` (rows, 3 heads width) in float32 receives its sums over each row's tokens: a bias's slope in parts.
+    `sums` (rows, heads width) in float32 receives the queries' part of it summed over each row's tokens: a bias's slope
+    in parts. (Those of keys are zero, and those of values are the sums of `dout`: a softmax's row sums to 1.)
     """
     rows, seq, inner, width = _shape(qkv, heads)
     dqkv = qkv.new_empty(qkv.shape) if dqkv is None else dqkv
@@ -98,7 +99,7 @@ def attention_backward(
     else:
         _backward_looped[grid](*tensors, heads, seq, *steps, **constants)
         if sums is not None:
-            torch.sum(dqkv, 1, dtype=torch.float32, out=sums)
+            torch.sum(dqkv[..., :inner], 1, dtype=torch.float32, out=sums)
     return dqkv
 
 
@@ -132,7 +133,7 @@ def _plan(
     """Whether unrolled, the grid, and the kernel's constants."""
     tiles = triton.cdiv(seq, tile)
     if unrolled is None:
-        unrolled = dtype == torch.bfloat16 and seq <= LONGEST_UNROLLED
+        unrolled = dtype == torch.bfloat16 and seq <= LONGEST_UNROLLED and width <= 32
     if parts is None:
         parts = tiles if units < FEW else 1
     constants = {"WIDTH": width, "TILE": tile, "num_warps": warps or WARPS[dtype], "num_stages": 1}
@@ -216,7 +217,8 @@ def _forward(
 @triton.jit
 def _backward(
     qkv, out, lse, dout, dqkv, sums, heads, seq, qkv_row, qkv_token, out_row, out_token, lse_row, lse_head, dout_row,
-    dout_token, dqkv_row, dqkv_token, sums_row, SUMS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, COUNT: tl.constexpr,
+    dout_token, dqkv_row, dqkv_token, sums_row, SUMS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    COUNT: tl.constexpr,
 ):  # fmt: skip
     """Keys by tile, each with the queries that see it: ds = p (dout v' - sum(dout out)), turned so that keys are rows.
 
@@ -238,8 +240,6 @@ def _backward(
     seen = place[:, None] <= place[None, :]
     scale: tl.constexpr = 1 / WIDTH**0.5
     sum_q = tl.zeros([WIDTH], tl.float32)
-    sum_k = tl.zeros([WIDTH], tl.float32)
-    sum_v = tl.zeros([WIDTH], tl.float32)
     norms = ()
     means = ()
     dqs = ()
@@ -275,13 +275,8 @@ def _backward(
         dqs = later
         _write(dk_at, dk * scale, j, seq, dqkv_token, TILE, WIDTH)
         _write(dv_at, dv, j, seq, dqkv_token, TILE, WIDTH)
-        if SUMS:
-            sum_k += tl.sum(dk, 0)
-            sum_v += tl.sum(dv, 0)
     if SUMS:
         tl.store(sums, sum_q * scale)
-        tl.store(sums + heads * WIDTH, sum_k * scale)
-        tl.store(sums + 2 * heads * WIDTH, sum_v)
 
 
 @triton.jit

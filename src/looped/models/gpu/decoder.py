@@ -12,18 +12,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from looped.models.blocks import Block
 from looped.models.decoder import LoopedDecoder
+from looped.models.gpu.activation import gelu, gelu_backward, parts_of
 from looped.models.gpu.attention import attention, attention_backward
-from looped.models.gpu.products import backward_tiles, gelu_backward_product, linear_gelu
 from looped.models.gpu.rows import (
     SLOTS,
     Streams,
     Vectors,
-    column_sums,
     enter,
     enter_backward,
     middle,
@@ -102,32 +100,30 @@ def weights_of(model: LoopedDecoder, low: LoopedDecoder) -> tuple[Matrices, Vect
 def one_loop(
     state: Tensor, prompt: Tensor, matrices: Matrices, vectors: Vectors, *, heads: int, answers: Tensor | None = None
 ) -> Tensor:
-    """The next state, without gradient, and the answers it gives where there is a tensor for them."""
+    """The next state, without gradient, in the place of the old one; the answers where there is a tensor for them."""
     models, rows = len(matrices.qkv), prompt.shape[-3]
     old, prompt = _flat(state, models), _flat(prompt, models)
-    h0, h1, h2, a, c, new = (torch.empty_like(old) for _ in range(6))
+    h0, h1, h2, a, c = (torch.empty_like(old) for _ in range(5))
     enter(old, prompt, vectors, first=True, out=(h0, h1, a))
     qkv = _affine(a, matrices.qkv, matrices.qkv_bias)
     o, _ = attention(qkv.view(models * rows, -1, qkv.shape[-1]), heads)
     _add(h1, o.view_as(h0), matrices.proj)
     middle(h1, vectors, out=(h2, c))
-    if c.dtype is torch.float32:  # without tensor cores the library's product is faster than ours
-        g = F.gelu(_affine(c, matrices.fc, matrices.fc_bias), approximate="tanh")
-    else:
-        _, g = linear_gelu(c, matrices.fc, matrices.fc_bias, keep=False)
+    g = _gelu_affine(c, matrices.fc, matrices.fc_bias)
     _add(h2, g, matrices.out)
-    enter(h2, prompt, vectors, first=False, answers=answers, state=new)
-    return new.view_as(state)
+    enter(h2, prompt, vectors, first=False, answers=answers, state=old)
+    return state
 
 
 class Loops(torch.autograd.Function):
-    """(P, state, loops, keep, heads, matrices, vectors, *weights) -> answers (keep, models, batch, pairs) in float32.
+    """(P, state, ahead, loops, keep, heads, matrices, vectors, *weights) -> answers (keep, models, batch, pairs).
 
-    `weights` are those of `NAMES`: they are not read, they receive the gradients. The state receives none.
+    `ahead` loops without gradient, then `loops` with it, from a state that receives none. `weights` are those of
+    `NAMES`: they are not read, they receive the gradients, in float32.
     """
 
     @staticmethod
-    def forward(ctx, prompt, state, loops, keep, heads, matrices, vectors, *weights) -> Tensor:
+    def forward(ctx, prompt, state, ahead, loops, keep, heads, matrices, vectors, *weights) -> Tensor:
         """Every loop, keeping what the backward pass reads."""
         models, (*_, rows, seq, width) = len(matrices.qkv), prompt.shape
         x, p = _flat(state, models), _flat(prompt, models)
@@ -144,15 +140,19 @@ class Loops(torch.autograd.Function):
             h1=empty(width), c=empty(width), u=empty(hidden), g=empty(hidden), h2=empty(width),
         )  # fmt: skip
         answers = p.new_empty(keep, models, tokens // 2, dtype=exact)
-        for t in range(loops):
-            before = t - 1 - (loops - keep)
+        for time in range(-ahead, loops):
+            t = max(time, 0)  # loops ahead write where the first one with gradient writes again
+            before = time - 1 - (loops - keep)
             asked = answers[before] if before >= 0 else None
-            enter(x, p, vectors, first=t == 0, answers=asked, out=(held.h0[t], held.h1[t], held.a[t]))
+            enter(x, p, vectors, first=time == -ahead, answers=asked, out=(held.h0[t], held.h1[t], held.a[t]))
             _affine(held.a[t], matrices.qkv, matrices.qkv_bias, out=held.qkv[t])
             attention(_rows(held.qkv[t], seq), heads, out=_rows(held.o[t], seq), lse=held.lse[t])
             _add(held.h1[t], held.o[t], matrices.proj)
             middle(held.h1[t], vectors, out=(held.h2[t], held.c[t]))
-            linear_gelu(held.c[t], matrices.fc, matrices.fc_bias, u=held.u[t], g=held.g[t])
+            if time < 0:
+                _gelu_affine(held.c[t], matrices.fc, matrices.fc_bias, out=held.g[t])
+            else:
+                gelu(_affine(held.c[t], matrices.fc, matrices.fc_bias, out=held.u[t]), out=held.g[t])
             _add(held.h2[t], held.g[t], matrices.out)
             x = held.h2[t]
         enter(x, p, vectors, first=False, answers=answers[-1])
@@ -170,41 +170,49 @@ class Loops(torch.autograd.Function):
         dqkv, du = torch.empty_like(held.qkv), torch.empty_like(held.u)
         da, dc, dh0, dh1, dh2 = (torch.empty_like(held.h0) for _ in range(5))
         stats = dy.new_empty(3, loops, models, tokens, 2)
-        parts = dy.new_empty(loops, models, backward_tiles(dh2[0]), du.shape[-1])
-        each = dy.new_empty(loops, models * tokens // seq, dqkv.shape[-1])
+        parts = dy.new_empty(loops, models, parts_of(du[0]), du.shape[-1])
+        each = dy.new_empty(loops, models * tokens // seq, held.o.shape[-1])
         entered = None
         for t in reversed(range(loops)):
             kept = t - (loops - ctx.keep)
             left = (held.h2[t], dy[kept] if kept >= 0 else None, dh2[t], stats[2, t])
             enter_backward(vectors, entered=entered, left=left)
-            gelu_backward_product(dh2[t], matrices.out, held.u[t], du=du[t], sums=parts[t])
+            _times(dh2[t], matrices.out, out=du[t])
+            gelu_backward(du[t], held.u[t], sums=parts[t])
             _times(du[t], matrices.fc, out=dc[t])
             middle_backward(dc[t], held.h1[t], dh2[t], vectors, out=dh1[t], stats=stats[1, t])
             do = _times(dh1[t], matrices.proj, out=da[t] if matrices.proj.shape[2] == width else None)
             attention_backward(
-                *(_rows(one, seq) for one in (do, held.qkv[t], held.o[t])), held.lse[t], ctx.heads,
+                _rows(do, seq), _rows(held.qkv[t], seq), _rows(held.o[t], seq), held.lse[t], ctx.heads,
                 dqkv=_rows(dqkv[t], seq), sums=each[t],
             )  # fmt: skip
             _times(dqkv[t], matrices.qkv, out=da[t])
             entered = (da[t], held.h0[t], dh1[t], dh0[t], stats[0, t])
         enter_backward(vectors, entered=entered, left=None)
         streams = Streams(held.h0, held.h1, held.h2, da, dc, dh0, dh1, dh2)
-        sums = dict(zip(SLOTS, vector_slopes(streams, stats, dy, vectors), strict=True))
-        found = {
-            **{f"{BLOCK}{name}": sums[name] for name in SLOTS if not name.startswith(("norm.", "read_out"))},
-            "norm.weight": sums["norm.weight"],
-            "norm.bias": sums["norm.bias"],
-            "read_out.weight": sums["read_out.weight"],
-            "read_out.bias": dy.sum((0, 2)),
-            f"{BLOCK}attention.qkv.weight": _over_tokens(dqkv, held.a),
-            f"{BLOCK}attention.qkv.bias": _by_model(each, models),
-            f"{BLOCK}attention.proj.weight": _over_tokens(dh1, held.o),
-            f"{BLOCK}mlp.fc.weight": _over_tokens(du, held.c),
-            f"{BLOCK}mlp.fc.bias": _by_model(parts, models),
-            f"{BLOCK}mlp.proj.weight": _over_tokens(dh2, held.g),
-        }
+        # sums wait for memory, products for the matrix units: they run beside each other
+        second = torch.cuda.Stream(dy.device) if dy.is_cuda else None
+        if second is not None:
+            second.wait_stream(torch.cuda.current_stream(dy.device))
+        with torch.cuda.stream(second):
+            sums = dict(zip(SLOTS, vector_slopes(streams, stats, dy, vectors), strict=True))
+            # a key's bias moves all scores of a query alike, so its slope is 0; a value's bias goes past the attention
+            of_q = _by_model(each, models)
+            of_v = torch.bmm(sums["attention.proj.bias"][:, None], matrices.proj.to(dy.dtype))[:, 0]
+            found = {
+                **{name if name.startswith(("norm.", "read_out")) else BLOCK + name: sums[name] for name in SLOTS},
+                "read_out.bias": dy.sum((0, 2)),
+                f"{BLOCK}attention.qkv.bias": torch.cat([of_q, torch.zeros_like(of_q), of_v], -1),
+                f"{BLOCK}mlp.fc.bias": _by_model(parts, models),
+            }
+            dprompt = dh0.sum(0).view(ctx.prompt_shape)
+        pairs = {"attention.qkv": (dqkv, held.a), "attention.proj": (dh1, held.o), "mlp.fc": (du, held.c),
+                 "mlp.proj": (dh2, held.g)}  # fmt: skip
+        found |= {f"{BLOCK}{name}.weight": _over_tokens(up, x) for name, (up, x) in pairs.items()}
+        if second is not None:
+            torch.cuda.current_stream(dy.device).wait_stream(second)
         gradients = [found[name].reshape(shape) for name, shape in zip(NAMES, ctx.shapes, strict=True)]
-        return dh0.sum(0).view(ctx.prompt_shape), *[None] * 6, *gradients
+        return dprompt, *[None] * 7, *gradients
 
 
 def _stacked(weight: Tensor, ndim: int) -> Tensor:
@@ -228,6 +236,16 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = Non
     if len(weight) == 1:
         return torch.addmm(bias[0], x[0], weight[0].mT, out=None if out is None else out[0]).view(1, *x.shape[1:-1], -1)
     return torch.baddbmm(bias[:, None], x, weight.mT, out=out)
+
+
+def _gelu_affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """gelu(X W' + b), model by model; for one model the library's product ends with it."""
+    if len(weight) == 1 and x.is_cuda:
+        into = None if out is None else out[0]
+        product = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
+        return product(bias[0], x[0], weight[0].mT, use_gelu=True, out=into)[None]
+    u = _affine(x, weight, bias, out=out)
+    return gelu(u, out=u)
 
 
 def _add(residual: Tensor, x: Tensor, weight: Tensor) -> None:
@@ -266,4 +284,4 @@ def _parts(tokens: int, size: int) -> int:
 def _by_model(parts: Tensor, models: int) -> Tensor:
     """Sums over loops and parts, (loops, models * parts, size) -> (models, size)."""
     loops, size = len(parts), parts.shape[-1]
-    return column_sums(parts.view(loops * models, -1, size)).view(loops, models, size).sum(0)
+    return parts.view(loops * models, -1, size).sum(1).view(loops, models, size).sum(0)

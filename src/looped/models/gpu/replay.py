@@ -23,11 +23,11 @@ def answers_by_loop(model: LoopedDecoder, prompt: AnyPrompt, *, loops: int) -> F
     stream = torch.cuda.Stream(tokens.device)
     stream.wait_stream(torch.cuda.current_stream(tokens.device))
     with torch.cuda.stream(stream):  # kernels are compiled before the capture
-        one_loop(state, tokens, *weights, heads=heads, answers=said)
+        one_loop(state.clone(), tokens, *weights, heads=heads, answers=said)
     torch.cuda.current_stream(tokens.device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
-        state.copy_(one_loop(state, tokens, *weights, heads=heads, answers=said))
+        one_loop(state, tokens, *weights, heads=heads, answers=said)
     kept = said.new_empty(loops, batch, seq // 2)
     for t in range(loops):
         graph.replay()

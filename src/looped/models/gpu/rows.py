@@ -12,7 +12,6 @@ each program into a place of its own, so that no sum depends on an order.
 
 from __future__ import annotations
 
-import os
 from typing import Any, NamedTuple
 
 import torch
@@ -20,13 +19,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-TILE = int(os.environ.get("TILE", 4))
-"""Tokens of one program: a warp for each."""
-WARPS = int(os.environ.get("WARPS", 4))
-SUM_TILE = int(os.environ.get("SUM_TILE", 8))
-SUM_WARPS = int(os.environ.get("SUM_WARPS", 4))
-SUMS = int(os.environ.get("SUMS", 8))
-"""Programs of `vector_slopes` for each multiprocessor."""
+TILE, BACK_TILE = 4, 2
+"""Tokens of one program, forward and backward, which is a single warp: more would wait for each other at every sum."""
+SUM_TILE, SUM_WARPS, SUMS = 4, 1, 16
+"""Tokens of one step of `vector_slopes`, warps of a program, programs for each multiprocessor."""
 SLOTS = ("norm_1.weight", "norm_1.bias", "norm.weight", "norm.bias", "read_out.weight", "mlp.proj.bias",
          "norm_2.weight", "norm_2.bias", "attention.proj.bias")  # fmt: skip
 """What `vector_slopes` gives, in this order."""
@@ -86,17 +82,18 @@ def enter_backward(
     models, rows, width = some.shape
     da, h0, dh1, dh0, stats_1 = entered if entered is not None else (some, some, some, some, some)
     h2, dy, dh2, stats = left if left is not None else (some, None, some, some)
-    _enter_backward[triton.cdiv(rows, TILE), models](
-        da, h0, dh1, dh0, stats_1, h2, _or(dy, some), dh2, stats, vectors.norm_1[0], vectors.norm[0], vectors.shift_2, vectors.read,
-        rows, ENTERED=entered is not None, LEFT=left is not None, READ=dy is not None, **_constants(some, width),
+    _enter_backward[triton.cdiv(rows, BACK_TILE), models](
+        da, h0, dh1, dh0, stats_1, h2, _or(dy, some), dh2, stats, vectors.norm_1[0], vectors.norm[0],
+        vectors.shift_2, vectors.read, rows, ENTERED=entered is not None, LEFT=left is not None, READ=dy is not None,
+        **_constants(some, width, BACK_TILE),
     )  # fmt: skip
 
 
 def middle_backward(dc: Tensor, h1: Tensor, dh2: Tensor, vectors: Vectors, *, out: Tensor, stats: Tensor) -> None:
     """Into `out`: the slope along h1, through norm_2 and past it; into `stats`: the statistics of h1."""
     models, rows, width = h1.shape
-    _middle_backward[triton.cdiv(rows, TILE), models](
-        dc, h1, dh2, out, stats, vectors.norm_2[0], vectors.shift_1, rows, **_constants(h1, width)
+    _middle_backward[triton.cdiv(rows, BACK_TILE), models](
+        dc, h1, dh2, out, stats, vectors.norm_2[0], vectors.shift_1, rows, **_constants(h1, width, BACK_TILE)
     )  # fmt: skip
 
 
@@ -124,7 +121,7 @@ def vector_slopes(streams: Streams, stats: Tensor, dy: Tensor, vectors: Vectors)
     partial = dy.new_empty(len(SLOTS), models, programs, width)
     h0, h1, h2, da, dc, dh0, dh1, dh2 = streams
     grid, size = (programs, models), (rows, loops)
-    constants = {**_constants(h0, width), "TILE": SUM_TILE, "num_warps": SUM_WARPS}
+    constants = {**_constants(h0, width, SUM_TILE), "num_warps": SUM_WARPS}
     stride = partial.stride(0)
     _norm_slopes[grid](h0, da, da, stats[0], vectors.shift_1, partial, 0, *size, stride, SHIFTED=False, **constants)
     _norm_slopes[grid](h1, dc, dh1, stats[1], vectors.shift_1, partial, 6, *size, stride, SHIFTED=True, **constants)
@@ -132,12 +129,7 @@ def vector_slopes(streams: Streams, stats: Tensor, dy: Tensor, vectors: Vectors)
         h2, dh0, dh2, dy, stats[2], partial, *vectors.norm, vectors.shift_2, vectors.read, *size, len(dy), stride,
         **constants,
     )  # fmt: skip
-    return column_sums(partial.flatten(0, 1)).view(len(SLOTS), models, width)
-
-
-def column_sums(parts: Tensor) -> Tensor:
-    """(batch, parts, width) -> (batch, width): as a product, since torch's own sum uses few of the card's processors."""
-    return torch.bmm(parts.new_ones(len(parts), 1, parts.shape[1]), parts)[:, 0]
+    return partial.sum(2)
 
 
 def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
@@ -145,9 +137,9 @@ def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
     return other if tensor is None else tensor
 
 
-def _constants(stream: Tensor, width: int) -> dict[str, Any]:
+def _constants(stream: Tensor, width: int, tile: int = TILE) -> dict[str, Any]:
     exact = tl.float64 if stream.dtype is torch.float64 else tl.float32
-    return {"WIDTH": width, "PADDED": triton.next_power_of_2(width), "TILE": TILE, "EXACT": exact, "num_warps": WARPS}
+    return {"WIDTH": width, "PADDED": triton.next_power_of_2(width), "TILE": tile, "EXACT": exact, "num_warps": 1}
 
 
 @triton.jit
@@ -225,8 +217,9 @@ def _middle(
 
 @triton.jit
 def _enter_backward(
-    da, h0, dh1, dh0, stats_1, h2, dy, dh2, stats, scale_1, scale, shift, read, rows, ENTERED: tl.constexpr, LEFT: tl.constexpr,
-    READ: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr, EXACT: tl.constexpr,
+    da, h0, dh1, dh0, stats_1, h2, dy, dh2, stats, scale_1, scale, shift, read, rows, ENTERED: tl.constexpr,
+    LEFT: tl.constexpr, READ: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, TILE: tl.constexpr,
+    EXACT: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(1).to(tl.int64)
     row, column, inside, at = _place(m, tl.program_id(0), rows, WIDTH, PADDED, TILE)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import difflib
+import functools
 import importlib
+import importlib.util
 import inspect
 import json
 import math
@@ -123,7 +125,7 @@ def _decode_dataclass(data: Any, hint: type[C], where: str, code: Mapping[str, A
     kind = _resolve(data.pop("type", name_of(hint)), _join(where, "type"), code)
     if not (isinstance(kind, type) and issubclass(kind, hint) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"`{_join(where, 'type')}` must name a {hint.__name__}; got `{name_of(kind)}`.")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     names = [field.name for field in dataclasses.fields(kind) if field.init]
     for key in data:
         if key not in names:
@@ -133,6 +135,12 @@ def _decode_dataclass(data: Any, hint: type[C], where: str, code: Mapping[str, A
         return kind(**values)
     except TypeError as error:
         raise ValueError(f"`{where}` is incomplete: {error}.") from None
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """A dataclass's annotations, which take long to read: a sweep asks a thousand times."""
+    return typing.get_type_hints(kind)
 
 
 def _resolve(name: Any, where: str, code: Mapping[str, Any] | None) -> Any:
@@ -168,14 +176,56 @@ def code_of(*sources: Any) -> dict[str, Any]:
     return {name_of(thing): thing for thing in things}
 
 
+def load_code(path: str | Path) -> types.ModuleType:
+    """Import a file of the user's own: handing it over is what allows a config to name what it defines."""
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"{path} is not a file.")
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None:
+        if Path(getattr(loaded, "__file__", None) or "").resolve() == path.resolve():
+            return loaded
+        raise ValueError(f"{path} is named like the module `{path.stem}`; rename the file.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[path.stem]
+        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}.") from error
+    return module
+
+
+def code_places(config: Any) -> dict[str, str]:
+    """The modules outside this library that a config names, and their files: what another process must load first."""
+    modules = {_module_name(kind.__module__): sys.modules[kind.__module__] for kind in _kinds(config)}
+    return {
+        name: str(Path(module.__file__).resolve())
+        for name, module in sorted(modules.items())
+        if name.partition(".")[0] != "looped" and module.__file__ is not None
+    }
+
+
 def override(config: C, assignments: Iterable[str], code: Mapping[str, Any] | None = None) -> C:
     """The config with fields changed, all at once: `train.steps=100`, `train.pool=null`, `task={"type": ...}`."""
-    data = encode(config)
+    fields: dict[str, Any] = {}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path.strip():
             raise ValueError(f"an override reads `field=value`; got `{assignment}`.")
-        _assign(data, path.strip(), parse_value(text.strip()))
+        fields.pop(path.strip(), None)  # the last word counts, in its place
+        fields[path.strip()] = parse_value(text.strip())
+    return change(config, fields, code)
+
+
+def change(config: C, fields: Mapping[str, Any], code: Mapping[str, Any] | None = None) -> C:
+    """The config with fields changed, all at once, to JSON data: {"train.steps": 100, "train.pool": None}."""
+    data = encode(config)
+    for path, value in fields.items():
+        _assign(data, path, value)
     return decode(data, type(config), "", {**code_of(*_kinds(config)), **(code or {})})
 
 
@@ -206,5 +256,5 @@ def parse_value(text: str) -> Any:
     spelled = {"True": True, "False": False, "None": None, "none": None}
     try:
         return spelled[text] if text in spelled else json.loads(text)
-    except json.JSONDecodeError:
+    except (json.JSONDecodeError, RecursionError):
         return text

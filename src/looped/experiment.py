@@ -43,6 +43,10 @@ class OptimizerConfig:
                 raise ValueError(f"`{name}` must be above 0; got {value}.")
 
 
+MOST_STEPS = 10**9
+"""More steps than this are a slip of the hand: they would take years."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
     """How to train: steps, prompts, windows, curricula, optimiser, seed."""
@@ -80,7 +84,7 @@ class TrainConfig:
     checkpoint_every: int = 500
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """How many of the last checkpoints stay."""
+    """How many of the last checkpoints stay; the one of the best logged loss stays as well."""
 
     def __post_init__(self) -> None:
         positive = ("steps", "batch", "points", "window", "log_every", "checkpoint_every", "keep_checkpoints")
@@ -88,6 +92,8 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        if self.steps > MOST_STEPS:
+            raise ValueError(f"`steps` must be at most {MOST_STEPS:,}; got {self.steps}.")
         for name in ("depth", "dims", "active_points"):
             schedule = getattr(self, name)
             if schedule is not None and schedule(0, self.steps) < 1:
@@ -109,6 +115,12 @@ def _one_spelling(data: Any) -> Any:
     if isinstance(data, list):
         return [_one_spelling(item) for item in data]
     return int(data) if isinstance(data, float) and data.is_integer() else data
+
+
+def hash_of(data: Any) -> str:
+    """The hash of a config's data, as it is: an older library's may lack a field that has come since."""
+    text = json.dumps(_one_spelling(data), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,14 +155,13 @@ class Experiment:
         asks_everywhere = getattr(self.model, "query", None) == "every" and not getattr(self.model, "causal", True)
         if self.train is not None and isinstance(self.task, SequenceTask) and asks_everywhere:
             raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")
-        if not self.name or any(not (letter.isalnum() or letter in "._-") for letter in self.name):
+        if not self.name.strip(".") or any(not (letter.isalnum() or letter in "._-") for letter in self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
 
     @property
     def hash(self) -> str:
         """Names the run: equal configs, equal hash."""
-        text = json.dumps(_one_spelling(self.to_data()), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:10]
+        return hash_of(self.to_data())
 
     def to_data(self) -> dict[str, Any]:
         """The experiment as JSON data."""

@@ -33,8 +33,8 @@ class _Batch(ABC):
         precision = isinstance(target, torch.dtype)
         return self._map(lambda one: one if precision and not one.is_floating_point() else one.to(target))
 
-    def rows(self: B, index: slice | Tensor) -> B:
-        """The prompts at `index` of the batch."""
+    def rows(self: B, index: slice | Tensor | tuple[slice, ...]) -> B:
+        """The prompts at `index` of the batch; behind an axis of models, give a slice for that first."""
         return self._map(lambda tensor: tensor[index])
 
     def tensors(self) -> list[Tensor]:
@@ -42,6 +42,21 @@ class _Batch(ABC):
         found: list[Tensor] = []
         self._map(lambda tensor: found.append(tensor) or tensor)
         return found
+
+    def check_finite(self) -> None:
+        """Refuse numbers that are not finite: one of them reaches every answer after it, and some before.
+
+        It waits for the device, so it is called where prompts come from a user (predict, evaluate, baselines), never in
+        a training step: there a loss that is not finite tells.
+        """
+        for one in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, one.name)
+            if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+                first = float(value[~value.isfinite()].flatten()[0])
+                raise ValueError(
+                    f"`{one.name}` of a prompt must be finite; got {first}. Fill in or drop such examples; a label "
+                    "that is not known yet, such as the last one, may be 0: it is not read."
+                )
 
     def _map(self: B, f: Callable[[Tensor], Tensor]) -> B:
         return _zip(lambda parts: f(parts[0]), [self])

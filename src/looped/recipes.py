@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import looped.papers
-from looped.config import nearest
+from looped.config import load_code, nearest
 from looped.experiment import Experiment
 
 Recipe = Callable[..., Experiment]
@@ -47,30 +43,10 @@ def experiment(name: str, scale: str | None = None) -> Experiment:
         raise ValueError(f"`scale` must be one of {', '.join(SCALES)}; got `{scale}`. {nearest(scale, SCALES)}")
     if scale is not None and not takes_scale:
         raise ValueError(f"`{name}` comes in one scale only; leave `--scale` out.")
-    made = recipe(scale) if scale is not None else recipe()
+    try:
+        made = recipe(scale) if scale is not None else recipe()
+    except Exception as error:
+        raise ValueError(f"`{name}` gives no experiment: {type(error).__name__}: {error}.") from error
     if not isinstance(made, Experiment):
         raise ValueError(f"`{name}` must give an `Experiment`; got {type(made).__name__}.")
     return made
-
-
-def load_code(path: str | Path) -> ModuleType:
-    """Import a file of the user's own: handing it over is what allows a config to name what it defines."""
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"{path} is not a file.")
-    loaded = sys.modules.get(path.stem)
-    if loaded is not None:
-        if Path(getattr(loaded, "__file__", None) or "").resolve() == path.resolve():
-            return loaded
-        raise ValueError(f"{path} is named like the module `{path.stem}`; rename the file.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{path} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[path.stem]
-        raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}.") from error
-    return module

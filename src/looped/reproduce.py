@@ -24,6 +24,9 @@ from looped.evaluation.claims import Data, Figure, Judged, Settings
 from looped.files import read_json, write_json
 from looped.training.run import provenance
 
+DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
+"""What judging or drawing says to numbers of another form."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -41,6 +44,8 @@ class Result:
     """Command, commit, device, versions, seconds."""
     path: Path
     """The file that keeps it."""
+    measured: bool = False
+    """Just now; otherwise it comes from the file, as whoever had it left it."""
 
 
 def figures() -> dict[str, Figure]:
@@ -92,15 +97,24 @@ def reproduce(
     sizes = figure.settings[scale]
     key = hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()[:10]
     kept = read_json(path) if path.exists() and not again else {}
-    if kept.get("settings_hash") == key:
-        data, origin = kept["data"], kept["provenance"]
-    else:
+    if not isinstance(kept, dict):
+        raise damaged(path, "it holds no object")
+    measured = kept.get("settings_hash") != key
+    if measured:
         started = time.monotonic()
         settings = Settings(scale=scale, device=torch.device(device), progress=progress, runs=runs)
         # through JSON and back, so that a fresh result and a kept one are the same thing
         data = json.loads(json.dumps(figure.measure(sizes, settings), allow_nan=False))
         origin = {**provenance(device), "seconds": round(time.monotonic() - started, 2)}
-    claims = figure.judge(data, scale)
+    else:
+        data, origin = kept.get("data", {}), kept.get("provenance", {})
+    try:
+        claims = figure.judge(data, scale)
+        origin = {**origin, "seconds": float(origin["seconds"])}
+    except DAMAGE as error:
+        if measured:
+            raise
+        raise damaged(path, error) from None
     content = {
         "figure": figure.name,
         "title": figure.title,
@@ -112,7 +126,12 @@ def reproduce(
         "data": data,
     }
     write_json(path, content)
-    return Result(figure=figure, scale=scale, data=data, claims=claims, provenance=origin, path=path)
+    return Result(figure=figure, scale=scale, data=data, claims=claims, provenance=origin, path=path, measured=measured)
+
+
+def damaged(path: Path, why: object) -> ValueError:
+    """The error for a kept result that cannot be judged or drawn."""
+    return ValueError(f"{path} is damaged or of another version ({why!r}). Measure it anew with `--again`.")
 
 
 def kept(out: Path) -> list[Result]:
@@ -120,7 +139,7 @@ def kept(out: Path) -> list[Result]:
     known, found = figures(), []
     for path in sorted(out.glob("*.json")):
         content = read_json(path)
-        if not isinstance(content, dict) or content.get("figure") not in known:
+        if not isinstance(content, dict) or str(content.get("figure")) not in known:
             continue
         try:
             figure, scale, data = known[content["figure"]], content["scale"], content["data"]
@@ -130,6 +149,6 @@ def kept(out: Path) -> list[Result]:
                     figure=figure, scale=scale, data=data, claims=claims, provenance=content["provenance"], path=path
                 )
             )
-        except (KeyError, TypeError, IndexError) as error:
-            raise ValueError(f"{path} is damaged or of another version ({error!r}). Measure it anew.") from None
+        except DAMAGE as error:
+            raise damaged(path, error) from None
     return found

@@ -9,7 +9,7 @@ import torch
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
-from looped.training import grid
+from looped.training import executors
 from looped.training.grid import train_grid
 from looped.training.run import Run
 from looped.training.trainer import Diverged, Interrupted, train
@@ -68,14 +68,14 @@ def test_what_is_finished_is_not_touched(tmp_path, monkeypatch):
     shares = [share for _, share in seen]
     assert shares == sorted(shares)
     assert shares[-1] == 1
-    assert {what for what, _ in seen} == {"cell (1 of 2)", "cell (2 of 2)"}
+    assert {what for what, _ in seen} == {f"cell ({done} of 2 runs done)" for done in (1, 2)}
 
 
 def test_a_stopped_grid_goes_on_and_ends_as_an_unbroken_one(tmp_path):
     asked = [cell(2), cell(3, seed=0), cell(3, seed=1)]
 
     def stop(what, share):
-        if what == "cell (2 of 2)" and 0.5 < share < 0.7:
+        if what == "cell (1 of 3 runs done)" and 0.5 < share < 0.7:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted):
@@ -100,9 +100,9 @@ def test_a_run_that_diverges_takes_no_other_with_it(tmp_path, monkeypatch):
             raise Diverged("seed 1 diverged")
         return train(experiment, **options)
 
-    together = grid.train_seeds
-    monkeypatch.setattr(grid, "train_seeds", diverge)
-    monkeypatch.setattr(grid, "train", alone)
+    together = executors.train_seeds
+    monkeypatch.setattr(executors, "train_seeds", diverge)
+    monkeypatch.setattr(executors, "train", alone)
     with pytest.raises(Diverged, match=r"1 of 3 runs diverged\. seed 1"):
         train_grid([cell(seed=0), cell(seed=1), cell(2)], out=tmp_path)
     monkeypatch.undo()

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from looped.config import code_of
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
-from looped.files import read_tensors
+from looped.files import read_tensors, write_tensors
 from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
@@ -181,7 +182,7 @@ def test_a_run_with_metrics_and_no_checkpoint_begins_anew(tmp_path):
 
 def test_only_the_last_checkpoints_stay(tmp_path):
     run = train(experiment(checkpoint_every=2, keep_checkpoints=3), out=tmp_path)
-    assert run.steps == [8, 10, 12]
+    assert {*run.steps, 8, 10, 12} == {8, 10, 12, run.best().step}
     assert [file.name for file in run.path.rglob(".*")] == []
 
 
@@ -333,23 +334,25 @@ def test_a_start_that_is_no_run_or_does_not_fit_is_refused(tmp_path):
         train(wider, out=tmp_path)
 
 
-def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_gives_the_same_run(tmp_path):
+def test_a_damaged_checkpoint_is_passed_over_and_the_one_before_it_gives_the_same_run(tmp_path, caplog):
     config = experiment(checkpoint_every=5, keep_checkpoints=5)
     whole = train(config, out=tmp_path / "whole")
     with pytest.raises(Interrupted):
         train(config, out=tmp_path / "parts", progress=stop_at(11))
     run = Run.open(tmp_path / "parts" / whole.path.name)
-    latest = checkpoint_path(run.path, 11)
-    os.truncate(latest, latest.stat().st_size - 10)
-    with pytest.raises(
-        ValueError, match=r"step-00000011.safetensors is not a whole checkpoint.*Delete it to fall back"
-    ):
-        train(config, out=tmp_path / "parts")
-    with pytest.raises(ValueError, match="not a whole checkpoint"):
-        load(run.path)
-    latest.unlink()
-    assert run.latest().step == 10
+    damaged = checkpoint_path(run.path, 11)
+    os.truncate(damaged, damaged.stat().st_size - 10)
+    load(run.path)  # a reader says so and leaves the file
+    assert [record.message for record in caplog.records] == [
+        f"looped: {damaged} is damaged; the checkpoint before it, of step 10, is used."
+    ]
+    caplog.clear()
     assert_same_run(train(config, out=tmp_path / "parts"), whole)
+    assert "(now step-00000011.safetensors.damaged)" in caplog.records[-1].message
+    caplog.clear()
+    assert run.steps == [5, 10, 12]
+    load(run.path)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("change", [{"width": 16}, {"layers": 2}, {"positions": 13}])
@@ -361,7 +364,11 @@ def test_weights_of_another_config_are_refused(tmp_path, change):
             train(one, out=tmp_path, progress=stop_at(3))
     mine, theirs = (tmp_path / f"tiny-{one.hash}" for one in (config, other))
     shutil.copy(checkpoint_path(theirs, 3), checkpoint_path(mine, 3))
-    with pytest.raises(ValueError, match="does not fit its config") as caught:
+    with pytest.raises(ValueError, match=f"does not fit its config: it was .* under another, of hash {other.hash}"):
+        train(config, out=tmp_path)
+    values, about = read_tensors(checkpoint_path(theirs, 3))
+    write_tensors(checkpoint_path(mine, 3), values, {**about, "experiment": config.hash})
+    with pytest.raises(ValueError, match=r"does not fit its config: .*(size mismatch|[Uu]nexpected key)") as caught:
         train(config, out=tmp_path)
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="do not fit the model of this config"):
@@ -439,7 +446,8 @@ def test_the_run_folder_holds_what_it_says(tmp_path):
     assert {"command", "commit", "device", "threads", "python", "torch", "train_seconds"} <= run.provenance().keys()
     assert list((run.path / "tensorboard").iterdir())
     values, about = read_tensors(checkpoint_path(run.path, 12))
-    assert about == {"step": 12, "finished": True, "experiment": experiment().hash}
+    checksum = hashlib.sha256((run.path / "metrics.jsonl").read_bytes()).hexdigest()
+    assert about == {"step": 12, "finished": True, "experiment": experiment().hash, "metrics": checksum}
     assert {name.partition("/")[0] for name in values} >= {"model", "optimizer", "generator"}
     assert all("time" not in line for line in run.metrics())
 

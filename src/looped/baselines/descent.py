@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.baselines.checked import checked
 from looped.functional import descent
 from looped.prompt import Prompt
 
@@ -15,6 +16,7 @@ CHUNK = 2**24
 """Numbers in memory at once."""
 
 
+@checked
 def gradient_descent(prompt: Prompt, steps: int, rate: float | None = None) -> Float[Tensor, "batch n"]:
     """Predict y_i by `steps` steps of gradient descent from 0 on the i-1 pairs before it, in float64.
 
@@ -31,6 +33,7 @@ def gradient_descent(prompt: Prompt, steps: int, rate: float | None = None) -> F
     return _by_prefix(prompt, steps, fit, numbers=n * d + steps * d)
 
 
+@checked
 def newton(prompt: Prompt, steps: int) -> Float[Tensor, "batch n"]:
     """Predict y_i by w = M X'y with M after `steps` steps of Newton's iteration for (X'X)^-1, in float64.
 

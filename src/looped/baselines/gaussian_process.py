@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.baselines.checked import checked
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess
 
 
+@checked
 def bayes(prompt: Prompt, task: GaussianProcess) -> Float[Tensor, "batch n"]:
     """Predict y_i by its mean given the i-1 labels before it, in float64: nothing does better at the last position.
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.baselines.checked import checked
 from looped.prompt import Prompt
 
 ALPHAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -22,6 +23,7 @@ SWEEPS = 2
 """Sweeps of coordinate descent in a round: they find the nonzero entries, the Newton step then places them."""
 
 
+@checked
 def lasso(prompt: Prompt, alpha: float = 0.01) -> Float[Tensor, "batch n"]:
     """Predict y_i by the Lasso fit to the i-1 pairs before it, without intercept, in float64.
 

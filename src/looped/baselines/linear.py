@@ -8,9 +8,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from looped.baselines.checked import checked
 from looped.prompt import Prompt
 
 
+@checked
 def least_squares(prompt: Prompt) -> Float[Tensor, "batch n"]:
     """Predict y_i by the least-norm least-squares fit to the i-1 pairs before it.
 
@@ -29,6 +31,7 @@ def least_squares(prompt: Prompt) -> Float[Tensor, "batch n"]:
     return _answers(rows, ys.T, xs.new_zeros(most, most + 1, len(xs)), met=0).T
 
 
+@checked
 def ridge(prompt: Prompt, penalty: float) -> Float[Tensor, "batch n"]:
     """Predict y_i by w = (X'X + penalty I)^-1 X'y over the pairs before it, in float64.
 
@@ -37,6 +40,7 @@ def ridge(prompt: Prompt, penalty: float) -> Float[Tensor, "batch n"]:
     return ridge_path(prompt, [penalty])[0]
 
 
+@checked
 def ridge_path(prompt: Prompt, penalties: Sequence[float]) -> Float[Tensor, "penalties batch n"]:
     """`ridge` for several penalties at once.
 
@@ -55,6 +59,7 @@ def ridge_path(prompt: Prompt, penalties: Sequence[float]) -> Float[Tensor, "pen
     return answers.T.reshape(count, batch, n)
 
 
+@checked
 def averaging(prompt: Prompt) -> Float[Tensor, "batch n"]:
     """Predict y_i by w = mean of x_j y_j over the pairs before it (0 before the first)."""
     xs, ys = prompt.xs.double(), prompt.ys.double()

@@ -6,12 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.baselines.checked import checked
 from looped.prompt import Prompt
 
 CHUNK = 2**22
 """Distances in memory at once."""
 
 
+@checked
 def nearest(prompt: Prompt, k: int = 3) -> Float[Tensor, "batch n"]:
     """Predict y_i by the mean label of the k nearest x before it: of all of them while they are fewer, 0 for none.
 

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from looped.baselines.checked import checked
 from looped.baselines.positions import Report, chosen
 from looped.prompt import Prompt
 
@@ -15,6 +16,7 @@ CHUNK = 2**22
 """Weights in training at once: more would leave the processor's caches."""
 
 
+@checked
 def two_layer(
     prompt: Prompt,
     *,

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.baselines.checked import checked
 from looped.baselines.positions import Report, chosen
 from looped.prompt import Prompt
 
@@ -19,6 +20,7 @@ Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 """Examples, labels and a query of shape (1, d) to a prediction."""
 
 
+@checked
 def greedy_tree(
     prompt: Prompt,
     *,
@@ -44,6 +46,7 @@ def greedy_tree(
     return _by_prefix(prompt, fit, at, progress, workers=1)
 
 
+@checked
 def boosted(
     prompt: Prompt,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 import typer
@@ -17,8 +18,10 @@ from looped.cli.identify import identify
 from looped.cli.listing import list_all
 from looped.cli.report import report
 from looped.cli.reproduce import reproduce
+from looped.cli.sweep import sweep
 from looped.cli.train import import_file, train
 from looped.cli.verify import verify
+from looped.training.distributed import LostRank, launched
 from looped.training.trainer import Diverged, Interrupted
 
 app = typer.Typer(
@@ -32,6 +35,7 @@ for name, command in {
     "demo": demo,
     "list": list_all,
     "train": train,
+    "sweep": sweep,
     "import": import_file,
     "construct": construct,
     "evaluate": evaluate,
@@ -57,14 +61,29 @@ def _options(version: bool = typer.Option(False, "--version", callback=_version,
     pass
 
 
+def _check_launched(words: list[str]) -> None:
+    """torchrun starts `looped train` only; typer's own context is of a class that moves between its versions."""
+    command = next((word for word in words if not word.startswith("-")), "train")
+    if launched() and command != "train":
+        raise ValueError(f"only `looped train` runs under torchrun. Start `looped {command}` alone.")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit 0, 1 where it failed or was stopped, 2 for bad input, with one line that says what."""
     try:
+        _check_launched(sys.argv[1:] if arguments is None else arguments)
         code = app(arguments, prog_name="looped", standalone_mode=False)
-    except (Diverged, Interrupted) as error:
+    except (Diverged, Interrupted, LostRank) as error:
         _fail(str(error), 1)
     except (ValueError, OSError) as error:
         _fail(str(error), 2)
+    except (MemoryError, RuntimeError, TypeError) as error:
+        # torch says so in words: one class for what the GPU lacks, none for the CPU or for sizes beyond any machine
+        if not isinstance(error, MemoryError) and not re.search(
+            "memory|Overflow when|overflow|torage size", str(error)
+        ):
+            raise
+        _fail("that needs more memory than there is. Ask for fewer or smaller prompts, or a smaller model.", 2)
     except KeyboardInterrupt:
         _fail("stopped.", 1)
     except Exception as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from looped.files import finite
+from looped.training.run import Run
 from looped.training.trainer import Progress as Report
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
@@ -44,6 +47,24 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("`--device cuda` needs a GPU that torch can see; this machine has none. Use cpu.")
     return torch.device(name)
+
+
+def usual_points(run: Run, d: int) -> int:
+    """Pairs in a prompt where nobody says: as trained, as the model was made for, else 2d examples and the query."""
+    if run.experiment.train is not None:
+        return run.experiment.train.points
+    points = run.provenance().get("points", 2 * d + 1)
+    if not isinstance(points, int) or points < 1:
+        file = run.path / "provenance.json"
+        raise ValueError(f"`points` in {file} must be a whole number from 1; got {points!r}. Say `--points`.")
+    return points
+
+
+def results_folder(name: str) -> Path:
+    """The folder that the user named for results; one that is not there is a slip, not an empty one."""
+    if not os.path.isdir(name):  # false also for names that no file can have
+        raise ValueError(f"`--results` must name a folder that `looped reproduce` wrote to; there is no folder {name}.")
+    return Path(name)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json, say
+from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json, say, usual_points
 from looped.cli.train import handed_over
 from looped.evaluation.diagnose import Diagnosis
 from looped.evaluation.diagnose import diagnose as examine
@@ -39,8 +40,7 @@ def diagnose(
     """
     opened = Run.open(run, handed_over(code))
     experiment = opened.experiment
-    made_for = int(opened.provenance().get("points", 2 * experiment.task.d + 1))
-    points = points if points is not None else (experiment.train.points if experiment.train else made_for)
+    points = usual_points(opened, experiment.task.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     model = opened.model(pick_device(device))
@@ -66,7 +66,9 @@ def table(found: Diagnosis) -> Table:
     notes = {found.best_loop: "best", found.trained_loops: "trained", found.diverges_at: "begins to diverge"}
     for loop in shown:
         if loop <= last:
-            rows.add_row(str(loop), found.error.text(loop), f"{found.change.at(loop):.2g}", notes.get(loop, ""))
+            change = found.change.at(loop)
+            moved = f"{change:.2g}" if math.isfinite(change) else "not finite"
+            rows.add_row(str(loop), found.error.text(loop), moved, notes.get(loop, ""))
     return rows
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from looped.baselines.positions import spread
-from looped.cli.common import Code, Device, Json, Quiet, Set, late, messages, pick_device, print_json, say
+from looped.cli.common import Code, Device, Json, Quiet, Set, late, messages, pick_device, print_json, say, usual_points
 from looped.cli.train import handed_over
 from looped.config import override
 from looped.evaluation.cache import Told, cached
@@ -67,13 +67,16 @@ def evaluate(
     judged = override(judged, [setting.removeprefix("task.") for setting in set_ or []], handed_over(code))
     if isinstance(judged, Shifted):
         judged, shifts = judged.task, [*judged.shifts, *shifts]
-    made_for = int(opened.provenance().get("points", 2 * judged.d + 1))
-    trained_for = experiment.train.points if experiment.train else made_for
-    points = trained_for if points is None else points
+    points = usual_points(opened, judged.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     model = opened.model(pick_device(device))
     slow = slow_baselines_for(judged, at=spread(points), workers=os.cpu_count() or 1) if all_baselines else {}
+    if slow and any(one.stage == 1 for one in shifts):
+        raise ValueError(
+            "`--all-baselines` cannot go with a shift of the query: every position then has a query of its own, and "
+            f"{', '.join(slow)} would be fitted anew for each, for hours. Leave one of the two out."
+        )
     with baseline_bar(list(slow), quiet=quiet) as told:
         kept = {title: cached(title, baseline, progress=told) for title, baseline in slow.items()}
         baselines = {**baselines_for(judged), **kept} if slow else None
@@ -122,6 +125,6 @@ def table(result: Evaluation, title: str) -> Table:
     for curve in result.by_examples:
         rows.add_row(curve.label, *(curve.text(k) for k in shown))
     loops = dict.fromkeys((result.trained_loops, 2 * result.trained_loops, by_loops.x[-1]))
-    said = ", ".join(f"{n}: {by_loops.at(n):.4f}" for n in loops if n in by_loops.x)
+    said = ", ".join(f"{n}: {by_loops.text(n).partition(' [')[0]}" for n in loops if n in by_loops.x)
     rows.caption = f"by loops at k={last}: {said}"
     return rows

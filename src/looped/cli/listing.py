@@ -15,7 +15,7 @@ from rich.table import Table
 
 import looped.models
 import looped.tasks
-from looped.cli.common import Json, Quiet, print_json
+from looped.cli.common import Json, Quiet, print_json, results_folder
 from looped.config import nearest
 from looped.constructions.ready import READY
 from looped.evaluation.shifted import shifts_by_name
@@ -32,8 +32,8 @@ def list_all(
         str | None, typer.Argument(help="recipes, tasks, shifts, models, theorems, constructions, figures or claims.")
     ] = None,
     results: Annotated[
-        str, typer.Option("--results", metavar="DIR", help="Where `looped reproduce` keeps its results.")
-    ] = "results",
+        str | None, typer.Option("--results", metavar="DIR", help="Where `looped reproduce` keeps its results.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -44,6 +44,7 @@ def list_all(
 
     Example: `looped list recipes`
     """
+    folder = Path("results") if results is None else results_folder(results)
     known = {
         "recipes": {name: _line(recipe) for name, recipe in recipes().items()},
         "tasks": {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
@@ -51,8 +52,8 @@ def list_all(
         "models": {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
         "theorems": {name: one.statement for name, one in theorems().items()},
         "constructions": {name: _line(build) for name, build in READY.items()},
-        "figures": _figures(Path(results)),
-        "claims": _claims(Path(results)),
+        "figures": _figures(folder),
+        "claims": _claims(folder),
     }
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")

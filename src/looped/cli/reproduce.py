@@ -12,8 +12,9 @@ from rich.table import Table
 
 from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
 from looped.report.drawing import blank, save_figure
-from looped.reproduce import Result, select
+from looped.reproduce import DAMAGE, Result, damaged, select
 from looped.reproduce import reproduce as run
+from looped.training.trainer import Diverged
 
 COLOURS = {"holds": "green", "fails": "red", "not judged": "dim"}
 KEYS = ("id", "statement", "value", "low", "high", "tolerance", "verdict", "scale")
@@ -35,13 +36,15 @@ def reproduce(
 ) -> None:
     """Reproduce figures: measure what is missing, draw, and check what the paper says about each.
 
-    A claim that fails is a result, so the exit code is 0. Numbers and provenance go to DIR/NAME.SCALE.json, the figure
-    to DIR/figures as .png and .svg.
+    A claim that fails is a result, so the exit code is 0; a figure that cannot be made does not stop those after it,
+    but the exit code is not 0 then. Numbers and provenance go to DIR/NAME.SCALE.json, the figure to DIR/figures as
+    .png and .svg.
 
     Example: `looped reproduce chen24 gatmiry24.fig2 --scale cpu`
     """
     figures = select(names)
     where, results = pick_device(device), []
+    troubles: dict[str, Exception] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
     with late(Progress(*columns, console=messages, disable=quiet or json)) as bar:
         for figure in figures:
@@ -51,23 +54,49 @@ def reproduce(
                 bar.start()
                 bar.update(task, completed=share, what=what)
 
-            result = run(figure, scale, out=Path(out), device=where, progress=report, runs=Path(runs), again=again)
-            bar.update(task, completed=1.0, what=f"{result.provenance['seconds']:.1f} s")
-            draw(result, Path(out))
-            results.append(result)
+            try:
+                result = run(figure, scale, out=Path(out), device=where, progress=report, runs=Path(runs), again=again)
+                bar.update(task, completed=1.0, what=f"{result.provenance['seconds']:.1f} s")
+                draw(result, Path(out))
+            except (ValueError, Diverged) as error:  # those after it may have what this one lacks
+                bar.update(task, what="not made")
+                troubles[figure.name] = error
+            else:
+                results.append(result)
+    if len(troubles) == len(figures):
+        raise _together(troubles, len(figures))
     if json:
         print_json([{key: claim.to_data()[key] for key in KEYS} for result in results for claim in result.claims])
     elif not quiet:
         messages.print(table(results))
         say(f"Numbers in {out}, figures in {Path(out) / 'figures'}.")
+    if troubles:
+        raise _together(troubles, len(figures))
+
+
+def _together(troubles: dict[str, Exception], asked: int) -> Exception:
+    """One error for all figures that were not made, each reason once."""
+    reasons: dict[str, list[str]] = {}
+    for name, error in troubles.items():
+        reasons.setdefault(str(error), []).append(name)
+    kind = Diverged if all(isinstance(one, Diverged) for one in troubles.values()) else ValueError
+    if asked == 1:
+        return kind(next(iter(reasons)))
+    told = " ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return kind(f"{len(troubles)} of {asked} figures could not be made. {told}")
 
 
 def draw(result: Result, out: Path) -> list[Path]:
     """The figure as DIR/figures/NAME.SCALE.png and .svg."""
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
-    with blank((6.4, 3.6)) as canvas:
-        result.figure.draw(canvas, result.data)
+    try:
+        with blank((6.4, 3.6)) as canvas:
+            result.figure.draw(canvas, result.data)
+    except DAMAGE as error:
+        if result.measured:
+            raise
+        raise damaged(result.path, error) from None
     stem = f"{result.figure.name}.{result.scale}"
     return [save_figure(canvas, folder / f"{stem}.{kind}") for kind in ("png", "svg")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,10 +14,17 @@ from looped.config import code_of, override
 from looped.experiment import Experiment, TrainConfig
 from looped.recipes import experiment as find_experiment
 from looped.recipes import load_code
+from looped.training.determinism import check_determinism
+from looped.training.distributed import leads
 from looped.training.importer import import_checkpoint
 from looped.training.run import Run
+from looped.training.threads import at_threads
+from looped.training.tracking import check as check_trackers
+from looped.training.trainer import Diverged, Interrupted, NotSaved, train_seeds
 from looped.training.trainer import train as train_one
-from looped.training.trainer import train_seeds
+
+MOST_SEEDS = 10_000
+"""More models than this in one batch are a slip of the hand."""
 
 
 def train(
@@ -27,6 +35,9 @@ def train(
     seeds: Annotated[int | None, typer.Option(help="Train this many seeds, from --seed up, as one batch.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run folder instead.")] = None,
     start: Annotated[str | None, typer.Option(metavar="RUN", help="Start from the weights of this run.")] = None,
+    track: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also wandb or mlflow, offline.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; else those the run began with.")] = None,
+    check: Annotated[bool, typer.Option("--check-determinism", help="Train a few steps twice and compare.")] = False,
     code: Code = None,
     out: Out = "runs",
     device: Device = "auto",
@@ -37,7 +48,8 @@ def train(
     """Train one model, or go on with it, or find that it is done.
 
     The run folder is named by the hash of the resolved config: the same command twice trains once. Ctrl-C saves, and
-    the same command goes on from there, exactly.
+    the same command goes on from there, exactly. Several processes share the batch by
+    `torchrun --nproc-per-node 2 -m looped train ...`.
 
     Example: `looped train yang24.linear --scale cpu --set train.steps=500 --seed 1`
     """
@@ -56,15 +68,37 @@ def train(
             experiment = replace(experiment, train=replace(experiment.train, start=start))
     if seeds is not None and seeds < 1:
         raise ValueError(f"`--seeds` must be at least 1; got {seeds}.")
-    runs = train_with_bar(
-        experiment, out=out, folder=folder, device=device, engine=engine, seeds=seeds, quiet=quiet or json
-    )
+    if seeds is not None and seeds > MOST_SEEDS:
+        raise ValueError(f"`--seeds` must be at most {MOST_SEEDS:,}; got {seeds}.")
+    check_trackers(track or [])
+    if check:
+        _check(experiment, device=device, seeds=seeds, threads=threads, json=json, quiet=quiet)
+        return
+    try:
+        runs = train_with_bar(
+            experiment,
+            out=out,
+            folder=folder,
+            device=device,
+            engine=engine,
+            seeds=seeds,
+            quiet=quiet or json or not leads(),
+            threads=threads,
+            track=track or (),
+        )
+    except (Interrupted, Diverged) as error:
+        if leads() or isinstance(error, NotSaved):
+            raise
+        raise typer.Exit(1) from None  # all ranks stop together, and rank 0 says so
+    if not leads():
+        return
     summaries = [summarize(run) for run in runs]
     if json:
         print_json(summaries if seeds is not None else summaries[0])
     elif not quiet:
         for one in summaries:
-            say(f"{one['run']}: loss {one['loss']:.4f}, error {one['error']:.4f} after {one['step']} steps.")
+            loss, error = ("not logged" if one[key] is None else f"{one[key]:.4f}" for key in ("loss", "error"))
+            say(f"{one['run']}: loss {loss}, error {error} after {one['step']} steps.")
         say(f"Next: looped evaluate {runs[0].path}")
 
 
@@ -77,15 +111,41 @@ def train_with_bar(
     folder: Path | None = None,
     seeds: int | None = None,
     quiet: bool = False,
+    threads: int | None = None,
+    track: Sequence[str] = (),
 ) -> list[Run]:
     """Train with a progress bar: one run, or `seeds` of them as one batch."""
     config = experiment.train or TrainConfig()
     place = pick_device(device)
     with training_bar(experiment.name, config.steps, quiet=quiet) as bar:
-        how = {"out": out, "device": place, "engine": engine, "progress": bar}
+        how: dict[str, Any] = {"out": out, "device": place, "engine": engine, "progress": bar}
+        how |= {"threads": threads, "track": track}
         if seeds is None:
             return [train_one(experiment, folder=folder, **how)]
         return train_seeds(experiment, range(config.seed, config.seed + seeds), **how)
+
+
+def _check(
+    experiment: Experiment, *, device: str, seeds: int | None, threads: int | None, json: bool, quiet: bool
+) -> None:
+    """Say whether training is the same twice; exit code 1 where it is not."""
+    place, config = pick_device(device), experiment.train or TrainConfig()
+    with at_threads(threads) as count:
+        numbers = None if seeds is None else range(config.seed, config.seed + seeds)
+        found = check_determinism(experiment, seeds=numbers, device=place)
+    if leads():
+        if json:
+            facts = {"equal": found is None, "threads": count, "device": str(place)}
+            print_json(facts | ({} if found is None else {"first": found.name, "size": found.size}))
+        elif found is not None:
+            say(
+                f"{found.tensors} of {found.of} tensors differ after the same few steps; the first is `{found.name}`, "
+                f"by up to {found.size:.3g} ({place}, {count} threads)."
+            )
+        elif not quiet:
+            say(f"equal: the same few steps twice gave the same bits ({place}, {count} threads).")
+    if found is not None:
+        raise typer.Exit(1)
 
 
 def summarize(run: Run) -> dict[str, Any]:

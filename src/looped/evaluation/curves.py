@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -57,6 +58,8 @@ class Curve:
         if x not in self.x:
             return "-"
         at = self.x.index(x)
+        if not math.isfinite(self.mean[at]):
+            return "not finite"
         return f"{self.mean[at]:.4f} [{self.low[at]:.4f}, {self.high[at]:.4f}]"
 
 
@@ -149,6 +152,7 @@ def evaluate(
     weight = next(model.parameters(), torch.empty(0))
     generator = torch.Generator(weight.device).manual_seed(seed)
     prompt = task.sample(batch=prompts, n=points, generator=generator).to(weight.dtype)
+    prompt.check_finite()
     errors, last = _model_errors(model, task, prompt, loops, max_loops)
 
     def curve(name: str, values: Tensor, x: list[int]) -> Curve:

@@ -69,7 +69,7 @@ class Diagnosis:
     diverges_at: int | None
     """The first loop from which on, to the last, the error's interval lies above `WORSE` times the best one's."""
     overflows_at: int | None
-    """The first loop after which some state is not finite."""
+    """The first loop after which some state, or its error, is not finite."""
     settled: float
     """Part of the prompts whose state the last loop moved by less than `SETTLED`."""
     radius: Spread | None
@@ -79,7 +79,8 @@ class Diagnosis:
     starts: int
     """How many random starts were tried; 0 where the prompt enters by the first state alone."""
     apart: float | None
-    """Root mean square distance of predictions from random starts to the usual ones, over the latter's size."""
+    """Root mean square distance of predictions from random starts to the usual ones, over the latter's size; None where
+    it is not finite."""
     same: float | None
     """Part of prompts whose predictions from every random start are within `SAME` of the usual ones."""
     verdict: str
@@ -115,10 +116,12 @@ def diagnose(
     weight = next(model.parameters(), torch.empty(0))
     generator = torch.Generator(weight.device).manual_seed(seed)
     prompt = task.sample(batch=prompts, n=points, generator=generator).to(weight.dtype)
+    prompt.check_finite()
     context = model.embed(prompt)
     state, errors, changes, overflow = _loop_on(model, task, prompt, context, loops)
     error, change = (_curve(name, one, level, seed) for name, one in (("error", errors), ("state change", changes)))
     radii = spectral_radius(model, state, context, t=loops, generator=generator) if overflow is None else None
+    radii = None if radii is None or not bool(radii.isfinite().all()) else radii
     injected = getattr(model.config, "inject", "none") != "none"
     distances = _paths(model, state, context, loops, starts if injected else 0, generator) if overflow is None else None
     finding = Diagnosis(
@@ -136,7 +139,7 @@ def diagnose(
         radius=None if radii is None else _spread(radii),
         repelled=None if radii is None else float((radii > 1).double().mean()),
         starts=0 if distances is None else starts,
-        apart=None if distances is None else float(distances.square().mean().sqrt()),
+        apart=None if distances is None else _number(distances.square().mean().sqrt()),
         same=None if distances is None else float((distances.amax(0) < SAME).double().mean()),
         verdict="",
     )
@@ -166,10 +169,12 @@ def verdict(found: Diagnosis) -> str:
     """A diagnosis in a few sentences."""
     last, best = found.error.mean[-1], found.error.at(found.best_loop)
     past = f"after {found.loops} loops (trained with {found.trained_loops})"
+    if found.overflows_at == 1:
+        return "Unstable: the state or its error overflows in the first loop. Rescale the task's x and y, or retrain."
     if found.overflows_at is not None:
         return (
-            f"Unstable: the state overflows at loop {found.overflows_at}. Before that the error was best at loop "
-            f"{found.best_loop} ({best:.3g}). {_advice(found)}"
+            f"Unstable: the state or its error overflows at loop {found.overflows_at}. Before that the error was best "
+            f"at loop {found.best_loop} ({best:.3g}). {_advice(found)}"
         )
     parts = []
     if found.diverges_at is not None:
@@ -204,6 +209,8 @@ def verdict(found: Diagnosis) -> str:
 
 
 def _paths_said(found: Diagnosis) -> str:
+    if found.same is not None and found.apart is None:
+        return "Path dependent: from random starts the predictions overflow."
     if found.same is None or found.apart is None:
         return "The prompt enters by the first state alone, so random starts say nothing."
     if found.same >= 0.9:
@@ -240,14 +247,17 @@ def _check(model: LoopedModel, prompts: int, starts: int) -> None:
 def _loop_on(
     model: LoopedModel, task: Task, prompt: AnyPrompt, context: Context, loops: int
 ) -> tuple[State, Float[Tensor, "batch loops"], Float[Tensor, "batch loops"], int | None]:
-    """The last state, every loop's error and state change, and the first loop after which a state is not finite."""
+    """The last state, every loop's error and state change, and the first loop after which one of them is not finite."""
     state, errors, changes, overflow = model.start(context), [], [], None
     for t in range(loops):
         previous, state = state, model.step(state, context, t)
         errors.append(_error(task, model.readout(state, context), prompt))
         moved = [new - old for new, old in zip(leaves(state), leaves(previous), strict=True)]
-        changes.append(_length(moved) / _length(leaves(state)))
-        if overflow is None and not all(bool(leaf.isfinite().all()) for leaf in leaves(state)):
+        size = _length(leaves(state))
+        changes.append(_length(moved) / size.clamp(min=torch.finfo(size.dtype).tiny))  # a state of zeros stays itself
+        if overflow is None and not all(
+            bool(one.isfinite().all()) for one in (*leaves(state), errors[-1], changes[-1])
+        ):
             overflow = t + 1
     return state, torch.stack(errors, 1), torch.stack(changes, 1), overflow
 
@@ -268,7 +278,7 @@ def _paths(
 ) -> Float[Tensor, "starts batch"] | None:
     """How far predictions from random starts end from those of the usual start, over the latter's size."""
     usual = model.readout(state, context).flatten(1)
-    size = usual.square().mean().sqrt()
+    size = usual.square().mean().sqrt().clamp(min=torch.finfo(usual.dtype).tiny)
     found = []
     for _ in range(starts):
         other = tree_map(lambda leaf: _like(leaf, generator), state)
@@ -277,6 +287,10 @@ def _paths(
         apart = model.readout(other, context).flatten(1) - usual
         found.append(apart.square().mean(1).sqrt() / size)
     return torch.stack(found) if found else None
+
+
+def _number(value: Tensor) -> float | None:
+    return float(value) if bool(value.isfinite()) else None
 
 
 def _like(leaf: Tensor, generator: torch.Generator) -> Tensor:

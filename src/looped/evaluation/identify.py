@@ -112,10 +112,17 @@ def identify(
     device = next(iter(model.parameters())).device
     drawn = task.sample(batch=prompts, n=points, generator=torch.Generator(device).manual_seed(seed))
     sample = only_pairs(drawn, "identify")
+    sample.check_finite()
     prompt = Prompt(sample.xs.double(), sample.ys.double())
     found = []
     for loop, answers in enumerate(answers_of(model, prompt, loops), 1):
-        found.append(_identify(loop, prompt, answers, steps, level, seed))
+        try:
+            found.append(_identify(loop, prompt, answers, steps, level, seed))
+        except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
+            raise ValueError(
+                "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme scale. "
+                "Use a task whose examples differ."
+            ) from None
     return Identification(task=repr(task), prompts=prompts, examples=points - 1, level=level, loops=found)
 
 
@@ -142,12 +149,19 @@ def _identify(loop: int, prompt: Prompt, answers: Answers, steps: int, level: fl
     for algorithm in ALGORITHMS:
         counts = range(1, steps + 1) if algorithm.iterates else [0]
         tried = [_match(algorithm, count, fit, judge, level, seed) for count in counts]
-        known = [one for one in tried if one is not None]
+        known = [one for one in tried if one is not None and _finite(one)]
         matches += _simplest(known)
         if algorithm.name == "gradient descent":
             descents = known
-    matches += _simplest([_preconditioned(one, fit, judge, level, seed) for one in descents])
+    tried = [_preconditioned(one, fit, judge, level, seed) for one in descents]
+    matches += _simplest([one for one in tried if _finite(one)])
+    if not matches:
+        return Loop(loop=loop, best=None, others=[])
     return Loop(loop=loop, best=_simplest(matches)[0], others=sorted(matches, key=lambda one: one.distance))
+
+
+def _finite(match: Match) -> bool:
+    return all(map(math.isfinite, (match.distance, match.low, match.high, *match.parameters.values())))
 
 
 def _simplest(matches: list[Match]) -> list[Match]:

@@ -79,6 +79,8 @@ def _curve(data: Any) -> Curve:
     numbers = [*data["x"], *(value for line in values.values() for value in line)]
     if not all(isinstance(number, (int, float)) for number in numbers):
         raise ValueError("a curve holds something that is not a number")
+    if any(abs(number) > 2**53 for number in numbers if isinstance(number, int)):
+        raise ValueError("a curve holds a whole number beyond all counting")
     if not data["x"] or any(len(line) != len(data["x"]) for line in values.values()):
         raise ValueError("a curve's x, mean, low and high must have the same length, at least 1")
     return Curve(label=_typed(data["label"], str, "label"), x=data["x"], **values)

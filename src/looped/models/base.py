@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from looped.models.loop import Context, ExitRule, Settled, State, check_loops, settle, unroll
-from looped.prompt import AnyPrompt, Prompt
+from looped.prompt import AnyPrompt, P, Prompt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +75,19 @@ class LoopedModel(nn.Module, ABC):
 
     @torch.no_grad()
     def predict(self, prompt: AnyPrompt, *, loops: int | None = None) -> Float[Tensor, "*answers"]:
-        """Predictions at every position after `loops` loops; each reads only what comes before it."""
-        return self(prompt, loops=loops)[-1]
+        """Predictions at every position after `loops` loops; each reads only what comes before it.
+
+        All are finite: a prompt that is not, and loops that overflow, are refused. `model(prompt)` refuses neither.
+        """
+        return _finite(self(self._own(prompt), loops=loops)[-1])
 
     @torch.no_grad()
     def settle(self, prompt: AnyPrompt, rule: ExitRule, *, max_loops: int) -> Settled:
         """Predictions where `rule` lets each prompt leave the loop, after at most `max_loops`."""
-        context = self.embed(prompt)
-        return settle(self.step, self.start(context), context, rule, max_loops=max_loops, collect=self.readout)
+        context = self.embed(self._own(prompt))
+        found = settle(self.step, self.start(context), context, rule, max_loops=max_loops, collect=self.readout)
+        _finite(found.predictions)
+        return found
 
     @torch.no_grad()
     def states(self, prompt: AnyPrompt, loops: int | None = None) -> list[State]:
@@ -97,10 +102,27 @@ class LoopedModel(nn.Module, ABC):
         """The states inside loop t, the last one being `step`'s: one, unless a model has layers to show."""
         yield self.step(state, context, t)
 
+    def _own(self, prompt: P) -> P:
+        """A user's prompt, finite and in the precision of the weights."""
+        prompt = prompt.to(next(self.parameters()).dtype) if any(True for _ in self.parameters()) else prompt
+        prompt.check_finite()
+        return prompt
+
     @property
     def num_parameters(self) -> int:
         """How many trainable numbers there are."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
+
+def _finite(predictions: Tensor) -> Tensor:
+    """The predictions, if they are numbers; whoever studies how a loop diverges calls the model itself."""
+    if not bool(predictions.isfinite().all()):
+        wrong = int((~predictions.isfinite()).sum())
+        raise ValueError(
+            f"{wrong} of {predictions.numel()} predictions are not finite: the loops diverge, or the prompt's scale is "
+            "too large for this precision. Use fewer loops, rescale x and y, or call `model(prompt)` to see them."
+        )
+    return predictions
 
 
 def only_pairs(prompt: AnyPrompt, who: str = "this model") -> Prompt:

@@ -18,8 +18,14 @@ Step = Callable[[State, Context, int], State]
 """(state, context, t) -> state: loop number t, counted from 0."""
 
 
+MOST_LOOPS = 10**6
+"""More loops than this are a slip of the hand: they would take days."""
+
+
 def check_loops(loops: int, **windows: int | None) -> None:
-    """Refuse a loop count below 1 and any window that does not fit into it."""
+    """Refuse a loop count below 1, or absurdly large, and any window that does not fit into it."""
+    if loops > MOST_LOOPS:
+        raise ValueError(f"`loops` must be at most {MOST_LOOPS:,}; got {loops}.")
     if loops < 1:
         raise ValueError(f"`loops` must be at least 1; got {loops}.")
     for name, value in windows.items():

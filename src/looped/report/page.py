@@ -22,6 +22,7 @@ from looped.report.drawing import PALETTE, Figures
 from looped.report.numbers import duration, number
 from looped.report.sections import result_section, theorems_section
 from looped.report.subspaces import subspaces_figure
+from looped.report.sweeps import sweep_section
 from looped.reproduce import Result
 from looped.training.run import Run
 
@@ -35,16 +36,18 @@ def write_report(
     runs: Sequence[Run],
     results: Sequence[Result] = (),
     theorems: Sequence[Mapping[str, Any]] | None = None,
+    sweeps: Sequence[Path] = (),
     title: str = "What was run, and what came out",
     lead: str = "",
 ) -> Path:
     """Write the page to `out`, a folder (then `report.html` in it) or a name that ends in .html; returns the file.
 
-    `results` are reproduced figures, `theorems` rows of `looped verify --json`. Everything keeps its order.
+    `results` are reproduced figures, `theorems` rows of `looped verify --json`, `sweeps` folders that `looped sweep`
+    wrote. Everything keeps its order.
     """
     out = Path(out)
     file = out if out.suffix == ".html" else out / "report.html"
-    page = render(runs=runs, results=results, theorems=theorems, title=title, lead=lead)
+    page = render(runs=runs, results=results, theorems=theorems, sweeps=sweeps, title=title, lead=lead)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(file, page.encode())
@@ -58,6 +61,7 @@ def render(
     runs: Sequence[Run],
     results: Sequence[Result] = (),
     theorems: Sequence[Mapping[str, Any]] | None = None,
+    sweeps: Sequence[Path] = (),
     title: str,
     lead: str = "",
 ) -> str:
@@ -77,6 +81,7 @@ def render(
         title=title,
         lead=lead,
         runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
+        sweeps=[sweep_section(folder) for folder in sweeps],
         results=[result_section(result, figures) for result in results],
         theorems=None if theorems is None else theorems_section(theorems, figures),
         version=looped.__version__,

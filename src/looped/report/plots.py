@@ -121,7 +121,8 @@ def _draw_examples(ax: Axes, curves: Sequence[Curve], d: int | None) -> None:
     if d is not None and first < d < last:
         ax.axvline(d, color=INK, alpha=0.45, linewidth=0.9, linestyle=(0, (1, 2)))
         _note(ax, d, f"k = d = {d}")
-    ax.set(xlabel="examples in the prompt, k", ylabel=ERROR, xlim=(first, last))
+    room = 0.5 if first == last else 0.0  # a single position has a place, not a range
+    ax.set(xlabel="examples in the prompt, k", ylabel=ERROR, xlim=(first - room, last + room))
 
 
 def _draw_loops(ax: Axes, evaluation: Evaluation) -> None:

@@ -9,18 +9,25 @@ from typing import Any
 from looped.report import plots
 from looped.report.drawing import Figures, blank
 from looped.report.numbers import duration, number
-from looped.reproduce import Result
+from looped.reproduce import DAMAGE, Result, damaged
 
 VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
 """Every verdict on a theorem, in the order of the counts, and its colour."""
 CLAIM_VERDICTS = {"holds": "good", "fails": "bad", "not judged": "note"}
 
+WORDS = ("name", "paper", "statement", "verdict", "form", "instance")
+"""What is text in a row of `looped verify --json`."""
+
 
 def result_section(result: Result, figures: Figures) -> dict[str, Any]:
     """A reproduced figure: the drawing, the paper's claims beside it, and where the numbers come from."""
     figure, origin = result.figure, result.provenance
-    with blank((6.4, 3.6)) as canvas:
-        figure.draw(canvas, result.data)
+    try:
+        with blank((6.4, 3.6)) as canvas:
+            figure.draw(canvas, result.data)
+        made = f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}"
+    except DAMAGE as error:
+        raise damaged(result.path, error) from None
     claims = [
         {
             **claim.to_data(),
@@ -35,12 +42,23 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
         "scale": result.scale,
         "svg": figures(canvas, f"{figure.name}: {figure.title}"),
         "claims": claims,
-        "origin": f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}",
+        "origin": made,
     }
 
 
 def theorems_section(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
     """Rows of `looped verify --json`, by paper, with counts of the verdicts and a small plot each."""
+    try:
+        return _theorems(rows, figures)
+    except DAMAGE as error:
+        raise ValueError(f"these are not the rows of `looped verify --json` ({error!r}). Print them anew.") from None
+
+
+def _theorems(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
+    for row in rows:
+        strange = [key for key in WORDS if not isinstance(row.get(key, ""), str)]
+        if strange:
+            raise ValueError(f"`{strange[0]}` must be text; got {row[strange[0]]!r}")
     counts = Counter(row["verdict"] for row in rows)
     papers: dict[str, list[dict[str, Any]]] = {}
     for row in rows:

@@ -16,7 +16,7 @@ def data_folder(part: str) -> Path:
     if not named:
         raise ValueError(f"{VARIABLE} is not set. Set it to the folder that holds `{part}/`: export {VARIABLE}=FOLDER.")
     folder = Path(named) / part
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # false also for names that no file can have
         raise ValueError(f"{VARIABLE} must name a folder that holds `{part}/`; got {named}, without it. Correct it.")
     return folder.resolve()
 

@@ -6,6 +6,8 @@ import csv
 import functools
 import gzip
 import io
+import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -156,35 +158,49 @@ def _part(folder: Path, name: str, rows: str, test_share: float) -> tuple[Tensor
     first, last = order[:cut], order[cut:]
     if min(len(first), len(last)) < 1:
         raise ValueError(f"table `{name}` has {len(labels)} rows, too few to cut at `test_share`={test_share}.")
-    mean, std = features[first].mean(0), features[first].std(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = features[first].mean(0), features[first].std(0)
     std[std <= 1e-12 * np.abs(mean)] = 1.0  # a constant feature becomes 0
     chosen = first if rows == "train" else last
-    scaled = (features[chosen] - mean) / std
-    return torch.from_numpy(scaled).float(), torch.from_numpy(2 * labels[chosen] - 1).float()
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = torch.from_numpy((features[chosen] - mean) / std).float()
+    if not bool(scaled.isfinite().all()):
+        column = int((~scaled.isfinite()).any(0).nonzero()[0])
+        raise ValueError(f"table `{name}` has numbers too large to standardise, in feature {column}. Rescale it.")
+    return scaled, torch.from_numpy(2 * labels[chosen] - 1).float()
 
 
 def read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, features) and labels 0 or 1 of one file, in the file's order."""
-    known = {path.name.removesuffix(".gz").removesuffix(".csv"): path for path in folder.glob("*.csv*")}
+    known = {
+        path.name.removesuffix(".gz").removesuffix(".csv"): path
+        for path in folder.iterdir()
+        if re.search(r"\.csv(\.gz)?$", path.name)
+    }
     if name not in known:
         raise ValueError(f"there is no table `{name}` in {folder}. {closest(name, known)}")
     path = known[name]
     try:
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read ({error}). It must be UTF-8 CSV, .csv or .csv.gz.") from None
     header, _, body = text.partition("\n")
-    columns = next(csv.reader([header]), [])
+    try:
+        columns = next(csv.reader([header]), [])
+    except csv.Error as error:
+        raise ValueError(f"{path} has a header that is not CSV ({error}).") from None
     if len(columns) < 2 or columns[-1].strip() != "label":
-        raise ValueError(f"{path} must have a header of features and then `label`; got {columns}. Add or reorder it.")
+        raise ValueError(
+            f"{path} must have a header of features and then `label`; got {_short(columns)}. Add or reorder it."
+        )
     if not body.strip():
         raise ValueError(f"{path} has a header and no rows.")
     try:
         values = np.loadtxt(io.StringIO(body), delimiter=",", ndmin=2, quotechar='"', comments=None)
     except ValueError as error:
         raise ValueError(
-            f"{path} must hold numbers only, without gaps; {error} (rows from 0 below the header). "
+            f"{path} must hold numbers only, without gaps; {_short(error)} (rows from 0 below the header). "
             "Encode text as numbers, and fill in or drop rows with missing values."
         ) from None
     if values.shape[1] != len(columns):
@@ -200,3 +216,9 @@ def read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     if not np.array_equal(classes, [0, 1]):
         raise ValueError(f"`label` in {path} must have both classes 0 and 1; got {classes[:5].tolist()}. Recode it.")
     return values[:, :-1], labels
+
+
+def _short(what: object) -> str:
+    """What a file holds, in a message: its beginning, in one line."""
+    text = " ".join(str(what).split())
+    return text if len(text) <= 200 else f"{text[:200]} ..."

@@ -12,6 +12,8 @@ import gzip
 import hashlib
 import os
 import tempfile
+import warnings
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,8 +109,8 @@ class Translation(SequenceTask):
     def folder(self) -> Path:
         """Where the corpus lies."""
         parent = data_folder("translation")
-        if not (parent / self.corpus).is_dir():
-            there = [one.name for one in parent.iterdir() if one.is_dir()]
+        there = [one.name for one in parent.iterdir() if one.is_dir()]
+        if self.corpus not in there:  # a name, not a path that leads elsewhere
             raise ValueError(f"{parent} has no corpus `{self.corpus}`. {closest(self.corpus, there)}")
         return parent / self.corpus
 
@@ -173,8 +175,13 @@ def _lines(folder: Path, split: str, language: str) -> list[str]:
     names = [f"{split}.{middle}{language}{end}" for middle in ("", "de-en.") for end in (".gz", "")]
     for path in (folder / name for name in names):
         if path.is_file():
-            data = path.read_bytes()
-            text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+            try:
+                data = path.read_bytes()
+                text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+            except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+                raise ValueError(
+                    f"{path} cannot be read ({error}). It must be UTF-8 text, one sentence a line."
+                ) from None
             return [line.strip() for line in text.rstrip("\n").split("\n")]
     raise ValueError(f"{folder} has none of {', '.join(names)}. Put one there, one sentence a line.")
 
@@ -192,7 +199,10 @@ def _tokenizer(folder: str, vocabulary: int, limit: int | None) -> Tokenizer:
         total.update(line.encode() + b"\n")
     path = cache_folder() / f"bpe-{total.hexdigest()[:16]}.json"
     if path.exists():
-        return Tokenizer.from_file(str(path))
+        try:
+            return Tokenizer.from_file(str(path))
+        except Exception as error:  # tokenizers has no class of its own for a damaged file
+            warnings.warn(f"{path} cannot be used ({error}): learned again.", stacklevel=2)
     made = _learn((*german, *english), vocabulary)
     # a temporary name first, so that the cache never holds a part of a file
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")

@@ -58,9 +58,10 @@ class Plain:
         """Sample, loop, learn."""
         trainer, now = self.trainer, self.trainer.now(step)
         trainer.passes.refresh()
-        prompt = trainer.cut(trainer.draw(now), step)
+        whole = trainer.cut(trainer.draw(now), step)
+        prompt = trainer.team.rows(whole, stacked=trainer.stacked)
         loops, windows = trainer.loops(step)
-        trainer.learn(prompt, trainer.passes.finish(prompt, loops=loops, **windows), now)
+        trainer.learn(prompt, trainer.passes.finish(prompt, loops=loops, **windows), now, whole)
 
 
 class Graphs:
@@ -213,7 +214,9 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
     if not on_gpu and (name in ("graph", "fused") or dtype is torch.bfloat16):
         what = f"engine `{name}`" if dtype is not torch.bfloat16 else "`dtype=bfloat16`"
         raise ValueError(f"{what} needs a GPU; this run is on {trainer.device}. Use --engine plain and float32.")
-    if not on_gpu or name == "plain":
+    if trainer.team.joined and name in ("graph", "fused"):
+        raise ValueError(f"engine `{name}` is for one process; a torchrun job trains with --engine plain.")
+    if not on_gpu or name == "plain" or trainer.team.joined:
         return Plain(trainer), Passes(trainer.model, dtype)
     obstacle = fusible(trainer.model, trainer.config)
     if name == "fused" and obstacle:

@@ -1,4 +1,4 @@
-"""Many experiments as one piece of work: finished runs are used again, and seeds train as one stack of models."""
+"""Experiments of a figure as one sweep: finished runs are used again, and seeds train as one stack of models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from pathlib import Path
 import torch
 
 from looped.experiment import Experiment
+from looped.files import Busy
+from looped.training.executors import Executor
+from looped.training.points import Standing, point
 from looped.training.run import Run
-from looped.training.trainer import Diverged, train, train_seeds
+from looped.training.sweep import sweep
+from looped.training.trainer import Diverged
 
 
 def train_grid(
@@ -19,38 +23,43 @@ def train_grid(
     out: str | Path = "runs",
     device: str | torch.device = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
+    executor: Executor | None = None,
 ) -> list[Run]:
     """The run of every experiment, in the order asked, each trained unless `out` has it already.
 
-    Each is the folder `out/NAME-HASH` that `train` would make, so grids share what they have in common; a stopped grid
-    goes on where it stopped. `progress` hears what is being trained and the share of the steps asked that is done.
-    Where a run diverges the others are still trained; then `Diverged` is raised.
+    A sweep whose points are the experiments: they share their folders with every other, and a stopped grid goes on
+    where it stopped. `progress` hears what is being trained and the share of the steps asked that is done. Where a run
+    diverges, or another process trains it, the others are still trained; then `Diverged` or `Busy` comes.
     """
-    stacks: dict[str, dict[int, Experiment]] = {}
-    for one in experiments:
-        if one.train is None:
-            raise ValueError(f"`{one.name}` was imported or constructed: there is nothing to train. Set `train`.")
-        common = replace(one, train=replace(one.train, seed=0)).hash
-        stacks.setdefault(common, {})[one.train.seed] = one
-    total = sum(_steps(stack) for stack in stacks.values())
-    done, troubles = 0, []
-    for number, stack in enumerate(stacks.values(), start=1):
-        first = next(iter(stack.values()))
-        what = f"{first.name} ({number} of {len(stacks)})"
+    asked = [point(one, out) for one in experiments]
+    points = list({one.path: one for one in asked}.values())
+    total, share = sum(one.steps for one in points), 0.0
+    done = [0] * len(points)
+    finished: set[int] = set()
+    stepped = 0
 
-        def report(step: int, line: dict[str, float], what=what, before=done, stack=stack) -> None:
-            progress(what, (before + len(stack) * step) / total)
+    def tell(index: int, one: Standing) -> None:
+        nonlocal share, stepped
+        stepped += one.step - done[index]
+        done[index] = one.step
+        if one.status == "finished":
+            finished.add(index)
+        share = max(share, stepped / total)  # a run that goes back to an earlier step does not turn the bar back
+        progress(f"{points[index].experiment.name} ({len(finished)} of {len(points)} runs done)", share)
 
-        progress(what, done / total)
-        try:
-            train_seeds(first, list(stack), out=out, device=device, progress=report)
-        except Diverged as error:
-            troubles += [str(error)] if len(stack) == 1 else _alone(stack, out, device)
-        done += _steps(stack)
-        progress(what, done / total)
-    if troubles:
-        raise Diverged(f"{len(troubles)} of {len(experiments)} runs diverged. " + " ".join(troubles))
-    return [Run.create(Path(out) / f"{one.name}-{one.hash}", one) for one in experiments]
+    executor = executor or Executor(device=torch.device(device).type)
+    stands = sweep(points, executor, tell=tell)
+    for status, kind in (("failed", ValueError), ("diverged", Diverged), ("busy", Busy)):
+        troubles = list(dict.fromkeys(one.message for one in stands if one.status == status))
+        if troubles:
+            count = sum(one.status == status for one in stands)
+            said = {
+                "failed": f"{count} of {len(points)} runs failed. {' '.join(troubles)}",
+                "diverged": f"{count} of {len(points)} runs diverged. {' '.join(troubles)}",
+                "busy": f"all is trained but what another process trains. {' '.join(troubles)} Then ask again.",
+            }
+            raise kind(said[status])
+    return [Run.create(one.path, one.experiment) for one in asked]
 
 
 def train_variants(
@@ -60,6 +69,7 @@ def train_variants(
     out: str | Path = "runs",
     device: str | torch.device = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
+    executor: Executor | None = None,
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed."""
     grid = []
@@ -67,21 +77,5 @@ def train_variants(
         if one.train is None:
             raise ValueError(f"`{label}` says nothing about training. Set `train`.")
         grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds]
-    found = iter(train_grid(grid, out=out, device=device, progress=progress))
+    found = iter(train_grid(grid, out=out, device=device, progress=progress, executor=executor))
     return {label: [next(found) for _ in seeds] for label in variants}
-
-
-def _steps(stack: dict[int, Experiment]) -> int:
-    """Steps of all members together."""
-    return sum(one.train.steps for one in stack.values() if one.train is not None)
-
-
-def _alone(stack: dict[int, Experiment], out: str | Path, device: str | torch.device) -> list[str]:
-    """Train one by one, so that a seed that diverges takes no other with it; the messages of those that did."""
-    troubles = []
-    for one in stack.values():
-        try:
-            train(one, out=out, device=device)
-        except Diverged as error:
-            troubles.append(str(error))
-    return troubles

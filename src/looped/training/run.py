@@ -2,15 +2,20 @@
 
 RUN/config.json            the experiment, complete
 RUN/metrics.jsonl          one line every `log_every` steps; no clock in it, so a resumed run's is bit-equal
-RUN/checkpoints/*.safetensors   weights, optimiser, random state
+RUN/checkpoints/*.safetensors   weights, optimiser, random state, checksums of all that and of the two files above
 RUN/provenance.json        command, commit, device, versions, wall time
 RUN/tensorboard/           the same metrics for TensorBoard
+RUN/lock                   held by the process that trains the run; readers do not look at it
 """
 
 from __future__ import annotations
 
+import bisect
+import contextlib
 import functools
+import hashlib
 import json
+import math
 import os
 import platform
 import shlex
@@ -25,8 +30,8 @@ import torch
 from torch import Tensor
 
 from looped.config import code_of
-from looped.experiment import Experiment
-from looped.files import read_json, read_tensors, write_bytes, write_json, write_tensors
+from looped.experiment import Experiment, hash_of
+from looped.files import log, read_json, read_tensors, write_bytes, write_json, write_tensors
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 
@@ -41,6 +46,12 @@ class Checkpoint:
     """No step is left to do."""
     tensors: dict[str, Tensor]
     """`model/...`, `average/...`, `optimizer/...`, `meter/...`, `generator`."""
+    together: tuple[str, ...] = ()
+    """Hashes of the experiments in one stack of models with this one, itself included; of a run alone none."""
+    experiment: str = ""
+    """Hash of the config it was written under; checkpoints of old versions may not say."""
+    metrics: str = ""
+    """SHA-256 of the metrics up to its step, where there were any."""
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors under `name/`."""
@@ -80,32 +91,83 @@ class Run:
         """The steps that have a checkpoint, ascending."""
         return checkpoint_steps(self.path)
 
-    def latest(self) -> Checkpoint | None:
-        """The last checkpoint, or None where there is none yet."""
-        return latest_checkpoint(self.path)
+    def latest(self, *, mend: bool = False) -> Checkpoint | None:
+        """The last whole checkpoint, or None where there is none yet; to `mend` puts damaged ones aside."""
+        return latest_checkpoint(self.path, mend=mend)
 
-    def save(self, checkpoint: Checkpoint, *, keep: int) -> None:
-        """Write a checkpoint, then drop all but the last `keep`."""
+    def best(self) -> Checkpoint | None:
+        """The whole checkpoint of the lowest logged loss; where none can be judged, the last one."""
+        for step in self._by_loss(self.steps):
+            try:
+                return read_checkpoint(self.path, step)
+            except ValueError:
+                if (file := checkpoint_path(self.path, step)).exists():  # else training has found a better one
+                    log.warning(f"looped: {file} is damaged; the next best is used.")
+        return self.latest()
+
+    def save(self, checkpoint: Checkpoint, *, keep: int | None = None) -> None:
+        """Write a checkpoint; with `keep`, then drop all but the last so many and the best."""
         about = {"step": checkpoint.step, "finished": checkpoint.finished, "experiment": self.experiment.hash}
-        write_tensors(checkpoint_path(self.path, checkpoint.step), checkpoint.tensors, about)
-        for step in self.steps[:-keep]:
-            checkpoint_path(self.path, step).unlink()
-        for torn in (self.path / "checkpoints").glob(".*.tmp"):  # what a kill left of an earlier write
-            torn.unlink()
+        if checkpoint.together:
+            about["together"] = list(checkpoint.together)
+        if (file := self.path / "metrics.jsonl").exists():
+            about["metrics"] = hashlib.sha256(file.read_bytes()).hexdigest()
+        target = checkpoint_path(self.path, checkpoint.step)
+        target.parent.mkdir(exist_ok=True)  # somebody may have removed all checkpoints to begin anew
+        write_tensors(target, checkpoint.tensors, about)
+        if keep is not None:
+            self.prune(checkpoint.step, keep=keep)
 
-    def model(self, device: torch.device | str = "cpu") -> LoopedModel:
-        """The trained model in evaluation mode: the averaged weights where the run keeps them, else the last ones."""
+    def prune(self, step: int, *, keep: int) -> None:
+        """Of the checkpoints up to `step` drop all but the last `keep` and the best; to keep none drops that too.
+
+        Up to `step`: a stack that went back has later ones as well.
+        """
+        steps = [one for one in self.steps if one <= step]
+        kept = {*steps[max(len(steps) - keep, 0) :], *self._by_loss(steps)[:1]} if keep else set()
+        for old in steps:
+            if old not in kept:
+                checkpoint_path(self.path, old).unlink()
+
+    def check(self, checkpoint: Checkpoint) -> None:
+        """What lies beside a checkpoint is what lay there when it was written; metrics that are not are only a line."""
+        if checkpoint.experiment not in ("", self.experiment.hash):
+            raise ValueError(
+                f"the checkpoint in {self.path} does not fit its config: it was written under another, of hash "
+                f"{checkpoint.experiment}. Restore config.json from a copy, or train in another folder."
+            )
+        lines = b"".join(self._lines_up_to(checkpoint.step))
+        if checkpoint.metrics and hashlib.sha256(lines).hexdigest() != checkpoint.metrics:
+            log.warning(
+                f"looped: {self.path / 'metrics.jsonl'} is not as it was written up to step {checkpoint.step}: "
+                "what is left of it stays. The training itself loses nothing."
+            )
+
+    def tidy(self) -> None:
+        """Remove what a kill left of unfinished writes; only for the process that holds the lock."""
+        for pattern in ("checkpoints/.*.tmp", ".metrics.jsonl.*.tmp", ".provenance.json.*.tmp"):
+            for torn in self.path.glob(pattern):
+                torn.unlink()
+
+    def model(self, device: torch.device | str = "cpu", *, best: bool = False) -> LoopedModel:
+        """The trained model in evaluation mode: the averaged weights where the run keeps them, else the last ones.
+
+        With `best` those of the checkpoint with the lowest logged loss.
+        """
         model = self.experiment.model.build().to(device)
-        load_weights(model, self.path)
+        checkpoint = self.best() if best else self.latest()
+        # the file's own hash: that of an older library's config may lack a field that has come since
+        if checkpoint and checkpoint.experiment not in ("", hash_of(read_json(self.path / "config.json"))):
+            log.warning(f"looped: {self.path / 'config.json'} is not the one its weights were trained under.")
+        load_weights(model, self.path, checkpoint)
         return model.eval()
 
     def metrics(self) -> list[dict[str, float]]:
         """The metrics so far, one dict a line; a last line that a kill cut short does not count yet."""
-        file = self.path / "metrics.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         try:
-            return [json.loads(line) for line in lines if line.endswith("\n")]
-        except json.JSONDecodeError as error:
+            return [_line(line) for line in self._lines()]
+        except ValueError as error:
+            file = self.path / "metrics.jsonl"
             raise ValueError(f"{file} is damaged: {error}. Restore it from a copy, or remove it.") from None
 
     def append_metrics(self, line: Mapping[str, float]) -> None:
@@ -116,28 +178,68 @@ class Run:
             os.fsync(file.fileno())
 
     def rewind_metrics(self, step: int) -> None:
-        """Drop lines after `step`, and a torn last one: they will be written again, the same."""
+        """Drop lines after `step`, and torn ones: those after `step` will be written again, the same."""
         file = self.path / "metrics.jsonl"
-        if not file.exists():
-            return
-        kept = []
-        for line in file.read_text().splitlines(keepends=True):
-            try:
-                if not line.endswith("\n") or json.loads(line)["step"] > step:
-                    break
-            except (json.JSONDecodeError, KeyError):
-                break
-            kept.append(line)
-        write_bytes(file, "".join(kept).encode())
+        if file.exists():
+            write_bytes(file, b"".join(self._lines_up_to(step)))
 
     def provenance(self) -> dict[str, Any]:
         """Where the run came from; empty before its first save."""
         file = self.path / "provenance.json"
-        return read_json(file) if file.exists() else {}
+        found = read_json(file) if file.exists() else {}
+        numbers = ("train_seconds", "points")
+        if not isinstance(found, dict) or any(type(found.get(name, 0)) not in (int, float) for name in numbers):
+            raise ValueError(
+                f"{file} is damaged: it is no object with numbers of seconds and points. Restore it from a copy, or "
+                "remove it."
+            )
+        return found
 
     def save_provenance(self, device: torch.device | str, seconds: float, **more: Any) -> None:
         """Record command, commit, device, versions and the training time so far."""
         write_json(self.path / "provenance.json", {**provenance(device), "train_seconds": round(seconds, 3), **more})
+
+    def _lines_up_to(self, step: int) -> list[bytes]:
+        """The whole lines of the metrics up to `step`, as they are written."""
+        kept: list[bytes] = []
+        for line in self._lines():
+            with contextlib.suppress(ValueError):
+                if _line(line)["step"] <= step:
+                    kept.append(line)
+        return kept
+
+    def _lines(self) -> list[bytes]:
+        """The lines of the metrics; a last one that a kill cut short is none yet."""
+        file = self.path / "metrics.jsonl"
+        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        return [line for line in lines if line.endswith(b"\n")]
+
+    def _by_loss(self, steps: Sequence[int]) -> list[int]:
+        """Of these checkpoints the ones that can be compared, the lowest logged loss first.
+
+        A function of the config and the metrics alone, so that a run that was stopped keeps the same one: only those
+        written in due course, with a line of the steps just before, under the masks that the last step has too.
+        """
+        config = self.experiment.train
+        if config is None:
+            return []
+
+        def masks(step: int) -> list[float]:
+            schedules = [one for one in (config.dims, config.active_points) if one is not None]
+            return [int(schedule(step - 1, config.steps)) for schedule in schedules]
+
+        lines = self._lines()
+        losses: dict[int, float] = {}
+        for step in steps:
+            due = step % config.checkpoint_every == 0 or step == config.steps
+            with contextlib.suppress(ValueError):  # damage: that one cannot be judged
+                # found by halving, since a long run has many lines
+                at = bisect.bisect_right(lines, step, key=lambda line: _line(line)["step"])
+                line = _line(lines[at - 1]) if at else None
+                fresh = line is not None and step - line["step"] < config.log_every
+                if due and line and fresh and math.isfinite(line["loss"]) and masks(step) == masks(config.steps):
+                    losses[step] = line["loss"]
+        return sorted(losses, key=lambda step: (losses[step], step))
 
 
 def checkpoint_steps(path: Path) -> list[int]:
@@ -151,18 +253,73 @@ def checkpoint_path(path: Path, step: int) -> Path:
     return path / "checkpoints" / f"step-{step:08d}.safetensors"
 
 
-def latest_checkpoint(path: Path) -> Checkpoint | None:
-    """The last checkpoint of a run folder, or None where there is none yet."""
-    steps = checkpoint_steps(path)
-    if not steps:
-        return None
-    tensors, about = read_tensors(checkpoint_path(path, steps[-1]))
-    return Checkpoint(about["step"], about["finished"], tensors)
+def read_checkpoint(path: Path, step: int) -> Checkpoint:
+    """A run folder's checkpoint of `step`; damage is a ValueError, a file that may not be read an OSError."""
+    file = checkpoint_path(path, step)
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(file, "rb"):
+        pass  # else one that cannot be opened just now would look like a damaged one
+    tensors, about = read_tensors(file)
+    together, texts = about.get("together", []), [about.get(name, "") for name in ("experiment", "metrics")]
+    named = isinstance(together, list) and all(isinstance(one, str) for one in (*together, *texts))
+    if about.get("step") != step or not isinstance(about.get("finished"), bool) or not named:
+        raise ValueError(f"{file} is not a checkpoint of step {step}: it says it is something else. Remove it.")
+    return Checkpoint(step, about["finished"], tensors, tuple(together), *texts)
 
 
-def load_weights(model: LoopedModel, path: Path) -> None:
-    """Put a run folder's weights into `model`, in their own precision: the averaged ones where the run keeps them."""
-    checkpoint = latest_checkpoint(path)
+def latest_checkpoint(path: Path, *, mend: bool = False) -> Checkpoint | None:
+    """The last whole checkpoint of a run folder, or None where there is none yet.
+
+    A damaged one is passed over for the one before it, with a line that says so; to `mend` also renames it, so that it
+    does not count as one of those to keep.
+    """
+    damaged: dict[int, str] = {}
+    gone: set[int] = set()
+    # listed again after every trouble: another process may train the run, and replace the files that were listed
+    while left := [step for step in checkpoint_steps(path) if step not in damaged and step not in gone]:
+        try:
+            found = read_checkpoint(path, left[-1])
+        except ValueError as error:
+            if checkpoint_path(path, left[-1]).exists():
+                damaged[left[-1]] = str(error)
+            else:
+                gone.add(left[-1])
+            continue
+        for step in damaged:
+            file = checkpoint_path(path, step)
+            aside = file.with_name(f"{file.name}.damaged")
+            if mend:
+                os.replace(file, aside)
+            log.warning(
+                f"looped: {file} is damaged{f' (now {aside.name})' if mend else ''}; "
+                f"the checkpoint before it, of step {found.step}, is used."
+            )
+        return found
+    if damaged:
+        raise ValueError(
+            f"no checkpoint in {path} is whole. {damaged[max(damaged)].partition(' Delete it')[0]} Restore one from a "
+            f"copy, or remove {path / 'checkpoints'} to train from the start."
+        )
+    return None
+
+
+def _line(line: bytes) -> dict[str, float]:
+    """One line of the metrics; damage is a ValueError."""
+    try:
+        found = json.loads(line)
+    except RecursionError:
+        raise ValueError("a line is no line of numbers") from None
+    numbers = isinstance(found, dict) and all(type(value) in (int, float) for value in found.values())
+    if not numbers or not {"step", "loss", "error"} <= found.keys() or not isinstance(found["step"], int):
+        raise ValueError("a line does not have the numbers step, loss and error")
+    return found
+
+
+def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None = None) -> None:
+    """Put a run folder's weights into `model`, in their own precision: the averaged ones where the run keeps them.
+
+    Those of `checkpoint`, or of the last one.
+    """
+    checkpoint = checkpoint or latest_checkpoint(path)
     if checkpoint is None:
         raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`.")
     weights = checkpoint.part("average") or checkpoint.part("model")
@@ -172,9 +329,14 @@ def load_weights(model: LoopedModel, path: Path) -> None:
         raise ValueError(f"the weights in {path} do not fit the model of this config.") from None
 
 
-def load(path: str | Path, *, code: Sequence[Any] = (), device: torch.device | str = "cpu") -> LoopedModel:
-    """The model of a run folder, ready to predict; `code` holds your own classes or modules that its config names."""
-    return Run.open(path, code_of(*code)).model(device)
+def load(
+    path: str | Path, *, code: Sequence[Any] = (), device: torch.device | str = "cpu", best: bool = False
+) -> LoopedModel:
+    """The model of a run folder, ready to predict; `code` holds your own classes or modules that its config names.
+
+    The last weights, or with `best` those of the checkpoint with the lowest logged loss.
+    """
+    return Run.open(path, code_of(*code)).model(device, best=best)
 
 
 def save_model(path: str | Path, model: LoopedModel, task: Task, *, name: str, **origin: Any) -> Run:

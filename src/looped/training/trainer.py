@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import shutil
 import signal
 import threading
 import time
@@ -15,13 +17,18 @@ import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, TrainConfig
+from looped.files import Busy, locked
 from looped.functional.streams import stream
 from looped.models.blocks import stack
 from looped.prompt import AnyPrompt, Prompt, join
 from looped.tasks.task import SequenceTask
+from looped.training.distributed import ALONE, LostRank, Team
+from looped.training.distributed import join as join_ranks
 from looped.training.engine import Now, Plain, choose
 from looped.training.optim import Optimizers, clip_gradients
-from looped.training.run import Checkpoint, Run, load_weights
+from looped.training.run import Checkpoint, Run, load_weights, read_checkpoint
+from looped.training.threads import threads as with_threads
+from looped.training.tracking import board
 
 Progress = Callable[[int, dict[str, float]], None]
 """(steps done, last metrics of the first model) -> None."""
@@ -29,6 +36,10 @@ Progress = Callable[[int, dict[str, float]], None]
 
 class Interrupted(Exception):
     """Training was asked to stop; everything up to then is saved."""
+
+
+class NotSaved(Interrupted):
+    """The disk took no more; everything up to the last checkpoint is saved."""
 
 
 class Diverged(Exception):
@@ -43,16 +54,23 @@ def train(
     device: str | torch.device = "cpu",
     engine: str = "auto",
     progress: Progress | None = None,
+    threads: int | None = None,
+    track: Sequence[str] = (),
 ) -> Run:
     """Train, or go on training, or find that it is done already; the run folder is named by the config's hash.
 
     `folder` names the run folder itself instead. Ctrl-C and SIGTERM save and raise `Interrupted`; calling again goes
-    on exactly where it stopped. `engine` is how a step is run (`training/engine.py`), not what it computes.
+    on exactly where it stopped. `Busy` where another process trains the run. `engine` is how a step is run
+    (`training/engine.py`), not what it computes. `threads` are torch's while it trains (None: the number the run began
+    with, or torch's own); `track` names trackers besides TensorBoard. In a torchrun job every rank calls this, and
+    `LostRank` comes where one of them is gone.
     """
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / f"{experiment.name}-{experiment.hash}"
-    return _train([Run.create(path, experiment)], device, engine, progress)[0]
+    team = join_ranks(device)
+    with _traceless([path] if team.leads else []):
+        return _train([team.open(path, experiment)], team, device, engine, progress, threads, track)[0]
 
 
 def train_seeds(
@@ -63,35 +81,116 @@ def train_seeds(
     device: str | torch.device = "cpu",
     engine: str = "auto",
     progress: Progress | None = None,
+    threads: int | None = None,
+    track: Sequence[str] = (),
 ) -> list[Run]:
     """Train one model for each seed, all as one stack of models: each run equals training it alone, up to rounding."""
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
-    return _train([Run.create(Path(out) / f"{one.name}-{one.hash}", one) for one in members], device, engine, progress)
+    paths = [Path(out) / f"{one.name}-{one.hash}" for one in members]
+    team = join_ranks(device)
+    with _traceless(paths if team.leads else []):
+        created = [team.open(path, one) for path, one in zip(paths, members, strict=True)]
+        return _train(created, team, device, engine, progress, threads, track)
 
 
-def _train(runs: list[Run], device: str | torch.device, engine: str, progress: Progress | None) -> list[Run]:
-    """Runs that stand at the same step go on together."""
-    latest = [run.latest() for run in runs]
-    groups: dict[int, list[int]] = {}
-    for index, checkpoint in enumerate(latest):
-        if checkpoint is None or not checkpoint.finished:
-            groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
-    for members in groups.values():
-        trainer = Trainer([runs[index] for index in members], torch.device(device), engine)
-        trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
-        trainer.run_all(progress)
+@contextlib.contextmanager
+def _traceless(paths: Sequence[Path]) -> Iterator[None]:
+    """Training that is refused before it wrote anything leaves no run folder that was not there before."""
+    new = [path for path in paths if not path.exists()]
+    try:
+        yield
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        for path in [] if isinstance(error, Busy) else filter(Path.exists, new):
+            # under the lock: another process may just have begun to train there
+            with contextlib.suppress(Busy, OSError), locked(path / "lock", str(path)):
+                if not any((path / "checkpoints").glob("*")) and not (path / "metrics.jsonl").exists():
+                    shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def _train(
+    runs: list[Run],
+    team: Team,
+    device: str | torch.device,
+    engine: str,
+    progress: Progress | None,
+    threads: int | None,
+    track: Sequence[str],
+) -> list[Run]:
+    """Runs that stand at the same step go on together, each locked for this process."""
+    if all(_finished(run) for run in runs):
+        return runs  # nothing is written, not even a lock
+    with team.reporting(runs), with_threads(runs[0], threads, ranks=team.size), contextlib.ExitStack() as locks:
+        for run in sorted(runs, key=lambda one: str(one.path)):  # of two processes that want several, one gets them
+            with _writing(run):
+                locks.enter_context(team.lock(run))
+                run.tidy()
+        # again: it may have ended just now
+        latest = team.found(runs, lambda: _level(runs, [run.latest(mend=True) for run in runs]))
+        groups: dict[int, list[int]] = {}
+        for index, checkpoint in enumerate(latest):
+            if checkpoint is None or not checkpoint.finished:
+                groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
+        for members in groups.values():
+            trainer = Trainer([runs[index] for index in members], team.place(device), engine, team)
+            trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
+            trainer.run_all(progress if team.leads else None, track)
     return runs
+
+
+def _finished(run: Run) -> bool:
+    """Whether no step is left; damage is not looked into here, but under the lock."""
+    steps = run.experiment.train.steps if run.experiment.train is not None else 0
+    try:
+        return steps in run.steps and read_checkpoint(run.path, steps).finished
+    except ValueError:
+        return False
+
+
+def _level(runs: list[Run], latest: list[Checkpoint | None]) -> list[Checkpoint | None]:
+    """Back to the last step that a whole stack has, where a kill or damage left its runs at different ones.
+
+    So a stack stays one, and equals an unbroken one bit for bit: apart, its runs would round otherwise.
+    """
+    latest = list(latest)
+    index = {run.experiment.hash: i for i, run in enumerate(runs)}
+    stacks = {found.together for found in latest if found is not None and not found.finished}
+    for whole in stacks - {()}:
+        members = [index[one] for one in whole if one in index]
+        stood = [latest[member] for member in members]
+        foreign = any(found is not None and found.together != whole for found in stood)
+        if len(members) < len(whole) or foreign or len({found and found.step for found in stood}) == 1:
+            continue
+        if None in stood:
+            every = getattr(runs[0].experiment.train, "checkpoint_every", 0)
+            if any(found is not None and found.step > every for found in stood):
+                continue  # somebody removed a run: what the others have is not thrown away
+            for member in members:  # killed in its first save: back to the start, as if there had been none
+                runs[member].prune(max(runs[member].steps, default=0), keep=0)
+                latest[member] = None
+            continue
+        shared = set.intersection(*(set(runs[member].steps) for member in members))
+        for step in sorted(shared, reverse=True):
+            with contextlib.suppress(ValueError):
+                found = [read_checkpoint(runs[member].path, step) for member in members]
+                if all(one.together == whole and not one.finished for one in found):
+                    for member, one in zip(members, found, strict=True):
+                        latest[member] = one
+                    break
+    return latest
 
 
 class Trainer:
     """One or several runs in progress; several differ in their seeds alone and are one stack of models."""
 
-    def __init__(self, runs: Sequence[Run], device: torch.device, engine: str = "auto"):
+    def __init__(self, runs: Sequence[Run], device: torch.device, engine: str = "auto", team: Team = ALONE):
         first = runs[0].experiment
         assert first.train is not None
-        self.runs, self.device = list(runs), device
+        self.runs, self.device, self.team = list(runs), device, team
         self.experiment, self.task = first, first.task
         self.config: TrainConfig = first.train
         self.seeds = [run.experiment.train.seed for run in runs if run.experiment.train is not None]
@@ -111,27 +210,34 @@ class Trainer:
         self.done = 0
         self.spent = 0.0
 
-    def run_all(self, progress: Progress | None = None) -> None:
+    def run_all(self, progress: Progress | None = None, track: Sequence[str] = ()) -> None:
         """All steps that are left, with metrics and checkpoints on the way."""
+        self.team.check_same(self.weights(), self.generators)
         for run in self.runs:
-            run.rewind_metrics(self.done)
+            with _writing(run):
+                run.rewind_metrics(self.done)
         earlier = self.runs[0].provenance().get("train_seconds", 0.0) if self.done else 0.0
         started = time.monotonic()
         lines: list[dict[str, float]] = [{}]
         with stop_signals() as stopping, contextlib.ExitStack() as files:
-            boards = [files.enter_context(contextlib.closing(_board(run.path, self.done))) for run in self.runs]
+            boards = []
+            for run in self.runs:
+                with _writing(run):
+                    boards.append(files.enter_context(board(run, self.done, track)))
             while self.done < self.config.steps:
                 self.step(self.done)
                 self.done += 1
                 last = self.done == self.config.steps
                 if self.done % self.config.log_every == 0 or last:
                     lines = self.metrics()
-                    for run, board, line in zip(self.runs, boards, lines, strict=True):
-                        run.append_metrics(line)
-                        for key, value in line.items():
-                            board.add_scalar(key, value, self.done)
+                    for run, shown, line in zip(self.runs, boards, lines, strict=True):
+                        with _writing(run):
+                            run.append_metrics(line)
+                            for key, value in line.items():
+                                shown.add_scalar(key, value, self.done)
                 self.spent = earlier + time.monotonic() - started
-                stop = stopping.is_set()  # read once: a signal from here on stops after the next step, and saves there
+                # read once: a signal from here on stops after the next step, and saves there
+                stop = self.team.any(stopping.is_set())
                 if self.done % self.config.checkpoint_every == 0 or last or stop:
                     self.save()
                 if progress is not None:
@@ -147,15 +253,17 @@ class Trainer:
         """One optimiser step, by the engine; nothing in it waits for the device or branches on a tensor's value."""
         self.engine.step(step)
 
-    def learn(self, prompt: Any, outputs: Tensor, now: Now) -> None:
-        """Judge the outputs and update the weights.
+    def learn(self, prompt: Any, outputs: Tensor, now: Now, whole: AnyPrompt | None = None) -> None:
+        """Judge the outputs and update the weights; `prompt` are this rank's rows of the `whole` batch.
 
         loss = mean over prompts, scored positions and the last `window` loops of task.error, model by model
         """
+        batch: AnyPrompt = prompt if whole is None else whole
         error = self.task.error(outputs, prompt)
-        loss = self._weighted(error, prompt)
+        loss = self._weighted(error, prompt, batch)
         for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss.sum()), strict=True):
             weight.grad = gradient
+        self.team.add_gradients(self.model)
         norm = clip_gradients(self.model, self.config.optimizer.clip, stacked=self.stacked)
         self.optimizers.step(now.rate)
         self.model.zero_grad(set_to_none=True)
@@ -164,9 +272,11 @@ class Trainer:
                 for name, value in self.weights().items():
                     self.average[name].lerp_(value, 1 - now.decay)
             # of pairs the last one, with the most examples before it; of a sequence every token that is scored
-            pairs, end = isinstance(prompt, Prompt), error[-1:]
-            last = self._mean(_at(end, now.points)) if pairs else self._weighted(end, prompt)
-            self.sums += torch.stack([part.reshape(-1) for part in (loss.detach(), last, norm)])
+            pairs, end, loss = isinstance(prompt, Prompt), error[-1:], loss.detach()
+            end = _at(end, now.points) if pairs else end
+            last = self._mean(end) * _share(prompt, batch) if pairs else self._weighted(end, prompt, batch)
+            self.team.add(loss, last)
+            self.sums += torch.stack([part.reshape(-1) for part in (loss, last, norm)])
             bad = ~torch.isfinite(loss).reshape(-1) & (self.first_bad < 0)
             self.first_bad.copy_(torch.where(bad, now.step, self.first_bad))
 
@@ -245,17 +355,25 @@ class Trainer:
         parts = {"model": self.weights(), "average": self.average or {}, "optimizer": self.optimizers.tensors()}
         flat = {f"{part}/{name}": value for part, group in parts.items() for name, value in group.items()}
         finished = self.done == self.config.steps
+        together = tuple(run.experiment.hash for run in self.runs) if self.stacked else ()
         for index, run in enumerate(self.runs):
             # a stack's tensors have the axis of models in front; a lone number, such as Adam's count, is common to all
             own = {name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()}
             tensors = {**own, "sums": self.sums[:, index], "generator": self.generators[index].get_state()}
-            run.save_provenance(self.device, self.spent, models_in_one_batch=len(self.runs))
-            run.save(Checkpoint(self.done, finished, tensors), keep=self.config.keep_checkpoints)
+            with _writing(run):
+                run.save_provenance(self.device, self.spent, models_in_one_batch=len(self.runs), ranks=self.team.size)
+                run.save(Checkpoint(self.done, finished, tensors, together))
+        for run in self.runs:  # only now: until all have the new one, all have an old one in common
+            with _writing(run):
+                run.prune(self.done, keep=self.config.keep_checkpoints)
 
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Go back to the moment of the checkpoints, one for each run; with none, stay at the start."""
         if not checkpoints:
             return
+        for run, checkpoint in zip(self.runs, checkpoints, strict=True):
+            if self.team.leads:
+                run.check(checkpoint)
         try:
             self.model.load_state_dict(self._joined(checkpoints, "model"))
             self.optimizers.load(self._joined(checkpoints, "optimizer"))
@@ -305,12 +423,13 @@ class Trainer:
         """Mean over all but the axis of models, which stands second in (kept, models, batch, n)."""
         return values.transpose(0, 1).flatten(1).mean(1) if self.stacked else values.mean()
 
-    def _weighted(self, error: Tensor, prompt: AnyPrompt) -> Tensor:
-        """Mean over the positions that are scored, each by its weight."""
-        if prompt.weights is None:
-            return self._mean(error)
-        weights = prompt.weights[..., -error.shape[-1] :].expand_as(error)
-        return self._mean(error * weights) / self._mean(weights)
+    def _weighted(self, error: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
+        """Mean over the positions of the whole batch that are scored, each by its weight: what `prompt` adds to it."""
+        share = _share(prompt, whole)
+        if prompt.weights is None or whole.weights is None:
+            return self._mean(error) * share
+        own, every = (weights[..., -error.shape[-1] :] for weights in (prompt.weights, whole.weights))
+        return self._mean(error * own) * share / self._mean(every.expand(len(error), *every.shape))
 
     def _points(self, step: int) -> int:
         schedule, points = self.config.active_points, self.config.points
@@ -343,14 +462,32 @@ def stop_signals() -> Iterator[threading.Event]:
         return
     caught = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: event.set()) for number in caught]
+    lost = False
     try:
         yield event
+    except LostRank:
+        lost = True  # torchrun now ends this rank too, by SIGTERM; it says why first
+        raise
     finally:
         for number, handler in zip(caught, before, strict=True):
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if lost and number == signal.SIGTERM else handler)
 
 
-def _board(path: Path, step: int):
-    from torch.utils.tensorboard import SummaryWriter
+@contextlib.contextmanager
+def _writing(run: Run) -> Iterator[None]:
+    """A disk that is full or cannot be written is one line that says where the run stands and what to do."""
+    try:
+        yield
+    except OSError as error:
+        remedies = {errno.ENOSPC: "Free some space", errno.EDQUOT: "Free some space"}
+        remedy = remedies.get(error.errno or 0, "Make the folder writable")
+        where = f"its last checkpoint is of step {run.steps[-1]}" if run.steps else "it has no checkpoint yet"
+        raise NotSaved(
+            f"{run.path} cannot be written: {error.strerror or error}; {where}. {remedy}, then go on with the same "
+            f"command, or: looped train --resume {run.path}"
+        ) from None
 
-    return SummaryWriter(str(path / "tensorboard"), purge_step=step + 1)
+
+def _share(prompt: AnyPrompt, whole: AnyPrompt) -> float:
+    """How much of the whole batch this is; 1 for a process on its own."""
+    return prompt.places[-2] / whole.places[-2]

@@ -1,0 +1,44 @@
+"""A baseline answers in numbers or says why it cannot."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+import torch
+from torch import Tensor
+
+from looped.prompt import Prompt
+
+Options = ParamSpec("Options")
+
+
+def checked(
+    baseline: Callable[Concatenate[Prompt, Options], Tensor],
+) -> Callable[Concatenate[Prompt, Options], Tensor]:
+    """`baseline` that refuses prompts that are not finite and answers that overflow; outside `at` they stay nan."""
+
+    @functools.wraps(baseline)
+    def answer(prompt: Prompt, *args: Options.args, **options: Options.kwargs) -> Tensor:
+        prompt.check_finite()
+        try:
+            answers = baseline(prompt, *args, **options)
+        except (torch.linalg.LinAlgError, ValueError) as error:  # type: ignore[attr-defined]
+            # what linear algebra and XGBoost say to numbers that overflowed on the way; our own errors are one line
+            if isinstance(error, ValueError) and "\n" not in str(error):
+                raise
+            raise _overflow(baseline.__name__, prompt) from None
+        asked = answers if options.get("at") is None else answers[..., sorted(set(options["at"]))]  # type: ignore
+        if not bool(asked.isfinite().all()):
+            raise _overflow(baseline.__name__, prompt)
+        return answers
+
+    return answer
+
+
+def _overflow(name: str, prompt: Prompt) -> ValueError:
+    x, y = (float(one.abs().max()) for one in (prompt.xs, prompt.ys))
+    return ValueError(
+        f"`{name}` overflows on these prompts: |x| and |y| are at most {x:.3g} and {y:.3g}. Rescale them."
+    )

@@ -225,7 +225,7 @@ def test_report_over_runs(call, folder, tmp_path):
     call("evaluate", folder, "--prompts", 8, "--quiet")
     code, out, error = call("report", tmp_path, "--out", tmp_path / "page.html", "--json")
     assert (code, error) == (0, "")
-    assert json.loads(out) == {"report": str(tmp_path / "page.html"), "runs": [str(folder)]}
+    assert json.loads(out) == {"report": str(tmp_path / "page.html"), "runs": [str(folder)], "sweeps": []}
     assert "<html" in (tmp_path / "page.html").read_text()
 
 

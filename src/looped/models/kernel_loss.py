@@ -82,9 +82,9 @@ def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None
         chunk = count
     elif chunk is None:
         most = max(64, CHUNK // (models * (2 * d * d if only_linear else tokens * tokens)))
-        # as many chunks for every core, so that none waits for the last one
+        # as many chunks for every core, so that none waits for the last one, and of whole cache lines
         threads = torch.get_num_threads()
-        chunk = math.ceil(count / (threads * math.ceil(count / (most * threads))))
+        chunk = math.ceil(count / (threads * math.ceil(count / (most * threads))) / 16) * 16
     parts = []
     for x, y in zip(xs.split(chunk, 1), ys.split(chunk, 1), strict=True):
         target = y[..., -1].contiguous()

@@ -46,6 +46,8 @@ def test_loss_predictions_and_gradients_are_the_plain_model_s(heads, transform, 
     fast = in_context_loss(weights, heads, batch)
     found = torch.autograd.grad((upstream * fast).sum(), list(model.parameters()), allow_unused=True)
     torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(in_context_loss(weights, heads, batch), plain, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(predictions(weights, heads, batch), answers, atol=1e-10, rtol=1e-10)
     for one, other in zip(found, expected, strict=True):
         assert (one is None or not one.any()) if other is None else True

@@ -30,12 +30,12 @@ def product(
 
     out_pq = start_pq + sum_k left_pk right_kq
     """
-    (one, *ones), (other, *others) = left.unsqueeze(3).unbind(2), right.unsqueeze(1).unbind(2)
+    ones, others = list(left.unsqueeze(3).unbind(2)), list(right.unsqueeze(1).unbind(2))
     out = left.new_empty(*left.shape[:2], *right.shape[2:]) if out is None else out
     if start is None:
-        do(torch.mul, one, other, out=out)
-    else:
-        do(torch.addcmul, start, one, other, out=out)
+        do(torch.mul, ones.pop(), others.pop(), out=out)
+    elif start is not out:
+        do(torch.addcmul, start, ones.pop(), others.pop(), out=out)
     if ones and out.is_cpu:
         # one after the other on a CPU, but a single call: between calls threads wait for each other
         do(torch._foreach_addcmul_, [out] * len(ones), ones, others)  # pyright: ignore[reportPrivateImportUsage]

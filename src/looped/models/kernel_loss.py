@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -30,11 +30,11 @@ from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
 from looped.models.batch_last import to_last
 from looped.models.kernel_linear import Moments, linear_label, moments
-from looped.models.kernel_plan import HeadWeights, Plan
+from looped.models.kernel_plan import HeadWeights, Plan, pack, unpack
 from looped.prompt import Prompt
 
-CHUNK = 3 * 2**17
-"""Scores of one chunk on a CPU: what its passes keep of two chunks at a time fits the cache together."""
+CHUNK, MOMENTS = 3 * 2**17, 2**20
+"""Scores, or where all heads are linear moments, of one chunk on a CPU: what passes keep of it fits the cache."""
 PLANS = 4
 """Shapes of chunks whose plan a thread keeps."""
 KERNELS: tuple[Kernel, ...] = (kernels.linear, kernels.relu, kernels.exp, softmax)
@@ -81,7 +81,7 @@ def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None
     if chunk is None and xs.is_cuda:
         chunk = count
     elif chunk is None:
-        most = max(64, CHUNK // (models * (2 * d * d if only_linear else tokens * tokens)))
+        most = max(64, (MOMENTS // (2 * d * d) if only_linear else CHUNK // tokens**2) // models)
         # as many chunks for every core, so that none waits for the last one, and of whole cache lines
         threads = torch.get_num_threads()
         chunk = math.ceil(count / (threads * math.ceil(count / (most * threads))) / 16) * 16
@@ -102,10 +102,9 @@ def in_context_loss(weights: Sequence[HeadWeights], heads: Sequence[Kernel], bat
     loss = mean over prompts of (prediction - y_q)^2
     """
     if batch[0].moments is not None:
-        count = sum(chunk.target.shape[1] for chunk in batch)
         given = ((chunk.moments, chunk.target) for chunk in batch if chunk.moments is not None)
         errors = [(linear_label(weights, one) + target).square().sum(1) for one, target in given]
-        return torch.stack(errors).sum(0) / count
+        return torch.stack(errors).sum(0) / _count(batch)
     flat = [part for one in weights for part in one if part is not None]
     return _Loss.apply(batch, tuple(heads), [one.transform is not None for one in weights], *flat)  # type: ignore
 
@@ -113,12 +112,15 @@ def in_context_loss(weights: Sequence[HeadWeights], heads: Sequence[Kernel], bat
 @torch.no_grad()
 def predictions(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> Float[Tensor, "models batch"]:
     """The model's prediction of +y at the query."""
-    found = []
+    found, packed = [], pack(weights)
     for chunk in batch:
-        if chunk.rows is not None:
-            found.append(-_passes(chunk.rows, heads, weights).forward(weights, chunk.rows))
-        elif chunk.moments is not None:
+        if chunk.rows is None:
+            assert chunk.moments is not None
             found.append(-linear_label(weights, chunk.moments))
+        elif chunk.rows.is_cuda:
+            found.append(-_gpu().forward(weights, heads, chunk.rows)[0])
+        else:
+            found.append(-_plan(chunk.rows, heads, weights).predict(packed, chunk.rows))
     return torch.cat(found, 1)
 
 
@@ -131,18 +133,12 @@ class _Loss(torch.autograd.Function):
         for free in transforms:
             score = next(values)
             weights.append(HeadWeights(score, next(values) if free else None, next(values)))
-        wanted, count = any(ctx.needs_input_grad), sum(chunk.target.shape[1] for chunk in batch)
-
-        def run(chunk: Chunk) -> tuple[Tensor, list[HeadWeights]]:
-            assert chunk.rows is not None
-            passes = _passes(chunk.rows, heads, weights)
-            error = passes.forward(weights, chunk.rows) + chunk.target
-            return error.square().sum(1) / count, passes.backward(2 / count * error) if wanted else []
-
-        done = _over_chunks(run, batch)
-        slopes = [_sum(own) for own in zip(*(own for _, own in done), strict=True)]
+        if not any(ctx.needs_input_grad):
+            targets = torch.cat([chunk.target for chunk in batch], 1)
+            return (predictions(weights, heads, batch) - targets).square().mean(1)
+        loss, slopes = (_on_gpu if batch[0].target.is_cuda else _on_cpu)(weights, heads, batch)
         ctx.save_for_backward(*(part for one in slopes for part in one if part is not None))
-        return torch.stack([loss for loss, _ in done]).sum(0)
+        return loss
 
     @staticmethod
     def backward(ctx, *grads):
@@ -150,21 +146,36 @@ class _Loss(torch.autograd.Function):
         return (None, None, None, *(up.view(-1, *[1] * (slope.ndim - 1)) * slope for slope in ctx.saved_tensors))
 
 
-def _sum(parts: Sequence[HeadWeights]) -> HeadWeights:
-    transforms = [one.transform for one in parts if one.transform is not None]
-    score, label = torch.stack([one.score for one in parts]).sum(0), torch.stack([one.label for one in parts]).sum(0)
-    return HeadWeights(score, torch.stack(transforms).sum(0) if transforms else None, label)
+def _on_gpu(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> tuple[Tensor, list[HeadWeights]]:
+    """The loss and its slopes along the weights."""
+    count, loss = _count(batch), torch.zeros_like(weights[0].label[:, 0])
+    slopes = unpack(torch.zeros_like(pack(weights)), weights)
+    for chunk in batch:
+        label, kept = _gpu().forward(weights, heads, chunk.rows)
+        error = label + chunk.target
+        _gpu().backward(weights, heads, kept, 2 / count * error, slopes)
+        loss += error.square().sum(1) / count
+    return loss, slopes
 
 
-def _over_chunks(run: Callable[[Chunk], Any], batch: Batch) -> list[Any]:
-    """`run` on every chunk, in order; on a CPU one chunk a core, since two cores on one small tensor gain little."""
-    threads = torch.get_num_threads()
-    if batch[0].target.is_cuda or threads == 1 or len(batch) == 1:
-        return [_alone(run, chunk) for chunk in batch]
-    try:
-        return list(_workers(threads).map(partial(_alone, run), batch))
-    finally:
-        torch.set_num_threads(threads)  # a worker's own setting is also the default of threads to come
+def _gpu() -> Any:
+    from looped.models.gpu import kernel_attention
+
+    return kernel_attention
+
+
+def _on_cpu(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> tuple[Tensor, list[HeadWeights]]:
+    """The loss and its slopes along the weights; one chunk a core, since two cores on one small tensor gain little."""
+    threads, learn = torch.get_num_threads(), partial(_learn, weights, heads, pack(weights))
+    if threads == 1 or len(batch) == 1:
+        found = [learn(chunk) for chunk in batch]
+    else:
+        try:
+            found = list(_workers(threads).map(learn, batch))
+        finally:
+            torch.set_num_threads(threads)  # a worker's own setting is also the default of threads to come
+    total = torch.stack(found).sum(0) / _count(batch)
+    return total[-len(weights[0].label) :], unpack(2 * total, weights)
 
 
 @cache
@@ -173,46 +184,24 @@ def _workers(threads: int) -> ThreadPoolExecutor:
 
 
 @torch.no_grad()  # a thread of its own does not know that there is no gradient here
-def _alone(run: Callable[[Chunk], Any], chunk: Chunk) -> Any:
-    return run(chunk)
+def _learn(weights: Sequence[HeadWeights], heads: Sequence[Kernel], packed: Tensor, chunk: Chunk) -> Tensor:
+    assert chunk.rows is not None
+    return _plan(chunk.rows, heads, weights).learn(packed, chunk.rows, chunk.target)
 
 
-class _OnGpu:
-    """A plan's two passes as the GPU's kernels do them."""
-
-    def __init__(self, heads: Sequence[Kernel]):
-        from looped.models.gpu import kernel_attention
-
-        self.heads, self.kernels = heads, kernel_attention
-
-    def forward(self, weights: Sequence[HeadWeights], rows: Tensor) -> Tensor:
-        label, self.kept = self.kernels.forward(weights, self.heads, rows)
-        self.weights = weights
-        return label
-
-    def backward(self, up: Tensor) -> list[HeadWeights]:
-        slopes = [_zeros(one) for one in self.weights]
-        self.kernels.backward(self.weights, self.heads, self.kept, up, slopes)
-        return slopes
-
-
-def _zeros(one: HeadWeights) -> HeadWeights:
-    transform = None if one.transform is None else torch.zeros_like(one.transform)
-    return HeadWeights(torch.zeros_like(one.score), transform, torch.zeros_like(one.label))
+def _count(batch: Batch) -> int:
+    return sum(chunk.target.shape[1] for chunk in batch)
 
 
 _own = threading.local()
 
 
-def _passes(rows: Tensor, heads: Sequence[Kernel], weights: Sequence[HeadWeights]) -> Plan | _OnGpu:
-    """The forward and the backward pass for where the rows lie; a plan is this thread's, kept for the next chunk."""
-    if rows.is_cuda:
-        return _OnGpu(heads)
+def _plan(rows: Tensor, heads: Sequence[Kernel], like: Sequence[HeadWeights]) -> Plan:
+    """The plan for chunks of this shape, a thread's own and kept for the next chunk."""
     plans = _own.__dict__.setdefault("plans", {})
-    shapes = tuple(part if part is None else part.shape for one in weights for part in one)
-    key = (rows.shape, rows.dtype, tuple(heads), shapes)
+    key = (rows.shape, rows.dtype, *heads, *(one.transform is None for one in like), like[0].label.shape)
     if key not in plans:
         if len(plans) == PLANS:
             plans.pop(next(iter(plans)))
-        plans[key] = Plan(rows, heads, weights)
+        plans[key] = Plan(rows, heads, like)
     return plans[key]

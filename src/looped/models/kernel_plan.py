@@ -35,12 +35,51 @@ class HeadWeights(NamedTuple):
 
 
 class _Placed(NamedTuple):
-    """A head's weights, or the slopes along them, in a plan's memory: layer by layer in one piece."""
+    """A head's weights, or the slopes along them, as views of one long tensor."""
 
     score: Float[Tensor, "layers models d d"]
     """M."""
     value: Float[Tensor, "layers models width width"]
     """V = diag(A, r), or r alone where A is 0; it acts on the last `width` coordinates."""
+
+
+def pack(weights: Sequence[HeadWeights]) -> Float[Tensor, " size"]:
+    """All weights as the one long tensor that a plan reads."""
+    flat = weights[0].score.new_zeros(_size(weights))
+    for own, one in zip(_views(flat, weights), weights, strict=True):
+        own.score.copy_(one.score.transpose(0, 1))
+        own.value[..., -1, -1] = one.label.mT
+        if one.transform is not None:
+            own.value[..., :-1, :-1] = one.transform.transpose(0, 1)
+    return flat
+
+
+def unpack(flat: Float[Tensor, " size"], like: Sequence[HeadWeights]) -> list[HeadWeights]:
+    """What `pack` was given, or slopes in its place."""
+    weights = []
+    for own in _views(flat, like):
+        score, value = own.score.transpose(0, 1), own.value.transpose(0, 1)
+        weights.append(HeadWeights(score, value[..., :-1, :-1] if value.shape[-1] > 1 else None, value[..., -1, -1]))
+    return weights
+
+
+def _views(flat: Tensor, like: Sequence[HeadWeights]) -> list[_Placed]:
+    parts, placed = iter(flat[: _size(like)].split([size for one in like for size in _sizes(one)])), []
+    for one in like:
+        models, layers, d, _ = one.score.shape
+        score, value = next(parts).view(layers, models, d, d), next(parts)
+        width = 1 if one.transform is None else d + 1
+        placed.append(_Placed(score, value.view(layers, models, width, width)))
+    return placed
+
+
+def _sizes(one: HeadWeights) -> tuple[int, int]:
+    width = 1 if one.transform is None else one.score.shape[-1] + 1
+    return one.score.numel(), one.label.numel() * width * width
+
+
+def _size(like: Sequence[HeadWeights]) -> int:
+    return sum(size for one in like for size in _sizes(one))
 
 
 class _Kept(NamedTuple):
@@ -61,9 +100,10 @@ class Plan:
         """`rows` and `like` give shapes; their numbers are not read."""
         models, width, tokens, count = rows.shape
         self._d, self._n, self._layers, self._heads = width - 1, tokens - 1, like[0].label.shape[1], tuple(heads)
-        self._weights, self._slopes = ([_placed(one) for one in like] for _ in range(2))
+        self._given, self._found = (rows.new_zeros(_size(like) + more) for more in (0, models))
+        self._weights, self._slopes = _views(self._given, like), _views(self._found, like)
         self._rows = [torch.empty_like(rows) for _ in range(self._layers)]
-        self._label, self._up = (rows.new_empty(models, 1, 1, count) for _ in range(2))
+        self._label, self._target, self._up = (rows.new_empty(models, 1, 1, count) for _ in range(3))
         self._back = torch.empty_like(rows)
         """The slope along a layer's rows, the last layer's first."""
         self._downs = [rows.new_empty(models, one.value.shape[-1], tokens, count) for one in self._weights]
@@ -78,30 +118,23 @@ class Plan:
             self._note_backward(layer, kept[layer])
         self._backward = self._calls
 
-    def forward(
-        self, weights: Sequence[HeadWeights], rows: Float[Tensor, "models width tokens c"]
-    ) -> Float[Tensor, "models c"]:
+    def predict(self, packed: Tensor, rows: Float[Tensor, "models width tokens c"]) -> Float[Tensor, "models c"]:
         """The query's label coordinate after all layers, in memory that the next chunk overwrites."""
+        self._given.copy_(packed)
         self._rows[0].copy_(rows)
-        for own, one in zip(self._weights, weights, strict=True):
-            own.score.copy_(one.score.transpose(0, 1))
-            own.value[..., -1, -1] = one.label.mT
-            if one.transform is not None:
-                own.value[..., :-1, :-1] = one.transform.transpose(0, 1)
         for call in self._forward:
             call()
         return self._label[:, 0, 0]
 
-    def backward(self, up: Float[Tensor, "models c"]) -> list[HeadWeights]:
-        """The slopes along the weights for the chunk last gone forward; `up` is that along the query's label."""
-        self._up[:, 0, 0] = up
+    def learn(
+        self, packed: Tensor, rows: Float[Tensor, "models width tokens c"], target: Float[Tensor, "models c"]
+    ) -> Float[Tensor, " size_and_models"]:
+        """Half the squared errors' slopes, packed, and behind them the squared errors' sum, model by model."""
+        self._target[:, 0, 0] = target
+        self.predict(packed, rows)
         for call in self._backward:
             call()
-        slopes = []
-        for own in self._slopes:
-            score, value = own.score.transpose(0, 1).clone(), own.value.transpose(0, 1).clone()
-            slopes.append(HeadWeights(score, value[..., :-1, :-1] if value.shape[-1] > 1 else None, value[..., -1, -1]))
-        return slopes
+        return self._found.clone()
 
     def _note(self, call: Callable[..., object], *args: object, **named: object) -> None:
         self._calls.append(partial(call, *args, **named))
@@ -145,6 +178,8 @@ class Plan:
     def _note_last_backward(self, kept: Sequence[_Kept]) -> None:
         xs, ys = self._rows[-1].split([self._d, 1], 1)
         back_x, back_y = self._back.split([self._d, 1], 1)
+        self._note(torch.add, self._label, self._target, out=self._up)
+        self._outer(self._up, self._up, self._found[-len(self._up) :].view(-1, 1, 1))
         self._note(self._back.zero_)
         self._note(back_y[:, :, self._n :].copy_, self._up)
         for own, slope, kernel, (query, scores, sums) in zip(
@@ -227,12 +262,6 @@ class Plan:
         self._note(torch.sum, terms, 1, out=mean)
         self._note(mean.neg_)
         return mean[:, :, None]
-
-
-def _placed(one: HeadWeights) -> _Placed:
-    models, layers, d, _ = one.score.shape
-    width = 1 if one.transform is None else d + 1
-    return _Placed(one.score.new_zeros(layers, models, d, d), one.score.new_zeros(layers, models, width, width))
 
 
 def _turn(matrices: Tensor) -> Tensor:

@@ -3,7 +3,8 @@ import torch
 
 from looped.functional import kernels
 from looped.functional.attention import softmax
-from looped.models.batch_last import Arena, each, outer, product, to_last
+from looped.models import kernel_loss
+from looped.models.batch_last import each, outer, product, to_last
 from looped.models.kernel_loss import head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
 from looped.prompt import Prompt
@@ -45,6 +46,8 @@ def test_loss_predictions_and_gradients_are_the_plain_model_s(heads, transform, 
     fast = in_context_loss(weights, heads, batch)
     found = torch.autograd.grad((upstream * fast).sum(), list(model.parameters()), allow_unused=True)
     torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
+    with torch.no_grad():
+        torch.testing.assert_close(in_context_loss(weights, heads, batch), plain, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(predictions(weights, heads, batch), answers, atol=1e-10, rtol=1e-10)
     for one, other in zip(found, expected, strict=True):
         assert (one is None or not one.any()) if other is None else True
@@ -60,14 +63,42 @@ def test_one_model_without_the_axis_and_kernels_without_a_derivative():
         prepare(prompt, (kernels.rbf,))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("heads", [(kernels.linear, softmax), (kernels.relu,), (kernels.exp,)])
+def test_a_plan_keeps_nothing_from_one_step_to_the_next(heads, threads):
+    before, steps = torch.get_num_threads(), []
+    torch.set_num_threads(threads)
+    try:
+        for seed in (0, 1, 0):
+            torch.manual_seed(seed)
+            batch = prepare(prompts(2, 8, 3), heads, chunk=2)
+            parts = [0.3 * torch.randn(2, 3, 4, 4).double() for _ in range(3)] + [torch.randn(2, 3).double()]
+            key, query, transform, label = (part.requires_grad_() for part in parts)
+            loss = in_context_loss([head_weights(key, query, label, transform)] * len(heads), heads, batch)
+            steps.append([loss, *torch.autograd.grad(loss.sum(), [key, query, transform, label])])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for one, other in zip(steps[0], steps[2], strict=True))
+    assert not any(torch.equal(one, other) for one, other in zip(steps[0], steps[1], strict=True))
+
+
+def test_a_thread_keeps_the_plans_of_few_shapes():
+    weights = [head_weights(*torch.randn(2, 1, 2, 4, 4).double(), torch.randn(1, 2).double())]
+    for n in range(1, 8):
+        predictions(weights, (kernels.exp,), prepare(prompts(1, 5, n), (kernels.exp,)))
+    assert len(kernel_loss._own.plans) == kernel_loss.PLANS
+
+
 def test_products_with_prompts_last_are_batched_products():
     left, right = torch.randn(2, 7, 4, 3).double(), torch.randn(2, 7, 3, 5).double()
     one, other = to_last(left), to_last(right)
-    arena = Arena(one)
-    for _ in range(2):  # the second round reads the memory that the first one asked for
-        arena.reset()
-        torch.testing.assert_close(product(one, other, arena), to_last(left @ right))
+    found = product(one, other)
+    torch.testing.assert_close(found, to_last(left @ right))
+    torch.testing.assert_close(product(one, other, found.clone(), start=found), 2 * found)
+    column = torch.randn(2, 4, 1, 7).double()
+    torch.testing.assert_close(product(one, other, start=column), found + column)
     matrix = torch.randn(2, 6, 3).double()
     torch.testing.assert_close(each(matrix, other), to_last(matrix[:, None] @ right))
+    torch.testing.assert_close(each(matrix, other, each(matrix, other), add=True), 2 * each(matrix, other))
     expected = torch.einsum("mcpq,mckq->mpk", left, left)
     torch.testing.assert_close(outer(one, one), expected)

@@ -6,69 +6,78 @@ calls and ragged ends; here it is a few multiply-adds of long contiguous rows.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 
-class Arena:
-    """Memory that is taken bit by bit and given back all at once: what is used again stays in the cache.
-
-    On a GPU every tensor is torch's own, whose allocator does the same.
-    """
-
-    def __init__(self, like: Tensor):
-        self.like, self.used, self.buffer = like, 0, like.new_empty(0)
-
-    def take(self, *shape: int) -> Tensor:
-        """A tensor whose values are undefined."""
-        if self.like.is_cuda:
-            return self.like.new_empty(shape)
-        start, size = self.used, math.prod(shape)
-        self.used += size
-        if self.used > len(self.buffer):
-            return self.like.new_empty(shape)
-        return self.buffer[start : self.used].view(shape)
-
-    def reset(self) -> None:
-        """Everything taken may be overwritten from here on."""
-        if self.used > len(self.buffer):
-            self.buffer = self.like.new_empty(self.used)
-        self.used = 0
+def at_once(call: Callable[..., object], *args: object, **named: object) -> None:
+    """Call it; in this one's place a plan may note the call for later."""
+    call(*args, **named)
 
 
 def product(
-    left: Float[Tensor, "models p k c"], right: Float[Tensor, "models k q c"], arena: Arena | None = None
+    left: Float[Tensor, "models p k c"],
+    right: Float[Tensor, "models k q c"],
+    out: Float[Tensor, "models p q c"] | None = None,
+    *,
+    start: Float[Tensor, "models p #q c"] | None = None,
+    do: Callable[..., object] = at_once,
 ) -> Float[Tensor, "models p q c"]:
-    """The matrix product, prompt by prompt.
+    """The matrix product, prompt by prompt, on top of `start`, which may be `out`.
 
-    out_pq = sum_k left_pk right_kq
+    out_pq = start_pq + sum_k left_pk right_kq
     """
-    (one, other), *terms = zip(left.unsqueeze(3).unbind(2), right.unsqueeze(1).unbind(2), strict=True)
-    out = None if arena is None else arena.take(*left.shape[:2], *right.shape[2:])
-    out = torch.mul(one, other, out=out)
-    for one, other in terms:
-        out.addcmul_(one, other)
+    ones, others = list(left.unsqueeze(3).unbind(2)), list(right.unsqueeze(1).unbind(2))
+    out = left.new_empty(*left.shape[:2], *right.shape[2:]) if out is None else out
+    if start is None:
+        do(torch.mul, ones.pop(), others.pop(), out=out)
+    elif start is not out:
+        do(torch.addcmul, start, ones.pop(), others.pop(), out=out)
+    if ones and out.is_cpu:
+        # one after the other on a CPU, but a single call: between calls threads wait for each other
+        do(torch._foreach_addcmul_, [out] * len(ones), ones, others)  # pyright: ignore[reportPrivateImportUsage]
+    else:
+        for one, other in zip(ones, others, strict=True):
+            do(out.addcmul_, one, other)
     return out
 
 
 def each(
-    matrix: Float[Tensor, "models p k"], columns: Float[Tensor, "models k q c"], arena: Arena | None = None
+    matrix: Float[Tensor, "models p k"],
+    columns: Float[Tensor, "models k q c"],
+    out: Float[Tensor, "models p q c"] | None = None,
+    *,
+    add: bool = False,
+    do: Callable[..., object] = at_once,
 ) -> Float[Tensor, "models p q c"]:
-    """Each model's matrix times its prompts' matrices, as one long product."""
-    models, p, _ = matrix.shape
-    tail = columns.shape[2:]
-    flat = columns.reshape(models, columns.shape[1], -1)
-    out = None if arena is None else arena.take(models, p, flat.shape[-1])
-    return torch.bmm(matrix, flat, out=out).view(models, p, *tail)
+    """Each model's matrix times its prompts' matrices, as one long product; `add` is on top of what `out` holds.
+
+    A row of `columns` and of `out` must lie in one piece.
+    """
+    out = columns.new_empty(*matrix.shape[:2], *columns.shape[2:]) if out is None else out
+    flat, long = (part.view(*part.shape[:2], -1) for part in (out, columns))
+    if add:
+        do(flat.baddbmm_, matrix, long)
+    else:
+        do(torch.bmm, matrix, long, out=flat)
+    return out
 
 
-def outer(left: Float[Tensor, "models p q c"], right: Float[Tensor, "models k q c"]) -> Float[Tensor, "models p k"]:
-    """The sum over prompts of left right', model by model."""
-    one, other = (part.reshape(*part.shape[:2], -1) for part in (left, right))
-    return torch.bmm(one, other.mT)
+def outer(
+    left: Float[Tensor, "models p q c"],
+    right: Float[Tensor, "models k q c"],
+    out: Float[Tensor, "models p k"] | None = None,
+    *,
+    do: Callable[..., object] = at_once,
+) -> Float[Tensor, "models p k"]:
+    """The sum over prompts of left right', model by model; a row of each must lie in one piece."""
+    out = left.new_empty(*left.shape[:2], right.shape[1]) if out is None else out
+    one, other = (part.view(*part.shape[:2], -1) for part in (left, right))
+    do(torch.bmm, one, other.mT, out=out)
+    return out
 
 
 def to_last(rows: Float[Tensor, "models c p q"]) -> Float[Tensor, "models p q c"]:

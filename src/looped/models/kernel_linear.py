@@ -92,6 +92,7 @@ class _Product(torch.autograd.Function):
 class _Each(torch.autograd.Function):
     @staticmethod
     def forward(ctx, matrix, rows):
+        rows = rows.contiguous()
         ctx.save_for_backward(matrix, rows)
         return batch_last.each(matrix, rows)
 
@@ -99,7 +100,5 @@ class _Each(torch.autograd.Function):
     def backward(ctx, *grads):
         matrix, rows = ctx.saved_tensors
         one, other = ctx.needs_input_grad
-        return (
-            batch_last.outer(grads[0], rows) if one else None,
-            batch_last.each(matrix.mT, grads[0]) if other else None,
-        )
+        up = grads[0].contiguous()
+        return batch_last.outer(up, rows) if one else None, batch_last.each(matrix.mT, up) if other else None

@@ -10,6 +10,7 @@ from looped.functional.schedules import RandomDepth, Staircase
 from looped.models.decoder import DecoderConfig
 from looped.models.kernel_transformer import restricted
 from looped.tasks.regression import LinearRegression
+from looped.training.determinism import check_determinism
 from looped.training.engine import ENGINES, Plain, fusible, split
 from looped.training.run import Run
 from looped.training.trainer import Trainer, train
@@ -49,6 +50,15 @@ def test_on_a_cpu_the_engine_is_plain_and_the_others_are_refused(tmp_path):
         Trainer([run], CPU, "fast")
     with pytest.raises(ValueError, match="`dtype=bfloat16` needs a GPU"):
         Trainer([Run.create(tmp_path / "low", with_train(dtype="bfloat16"))], CPU)
+
+
+def test_a_wrong_option_is_refused_on_a_finished_run_and_by_the_check_too(tmp_path):
+    train(SMALL, folder=tmp_path / "run")
+    for options, message in (({"engine": "fsued"}, "must be auto, plain"), ({"threads": 0}, "`threads` must be")):
+        with pytest.raises(ValueError, match=message):
+            train(SMALL, folder=tmp_path / "run", **options)
+    with pytest.raises(ValueError, match="engine `graph` needs a GPU"):
+        check_determinism(SMALL, engine="graph")
 
 
 def test_what_our_kernels_cannot_train_is_said():
@@ -108,7 +118,8 @@ def test_every_engine_trains_alike(tmp_path, fields):
 
 
 @needs_gpu
-def test_a_resumed_run_goes_on_exactly_under_replay(tmp_path):
+def test_a_resumed_run_goes_on_under_replay(tmp_path):
+    """Up to rounding: kernels on a GPU need not add in one order."""
     config = with_train(steps=20, checkpoint_every=10, log_every=1, average=0.5)
     whole = train(config, folder=tmp_path / "whole", device="cuda")
     run = Run.create(tmp_path / "parts", config)

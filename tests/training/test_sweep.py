@@ -102,6 +102,17 @@ def test_what_is_refused_names_the_point_or_is_left_out():
         point(replace(BASE, train=None))
 
 
+def test_a_field_that_two_axes_set_is_refused():
+    for grid, more in (
+        ({"model.loops": [2, 3], "train.steps,model.loops": [[3, 2]]}, {}),
+        ({"train.seed": [0, 1]}, {"seeds": [7]}),
+        ({}, {"each": [{"train.seed": 5}], "seeds": [0, 1]}),
+        ({"model.loops": [2]}, {"each": [{"model.loops": 3}]}),
+    ):
+        with pytest.raises(ValueError, match="is given twice; give it once"):
+            points(BASE, grid, **more)
+
+
 def test_axes_are_typed_with_commas_outside_brackets_and_quotes():
     assert read_axes(["a.b=1,2.5,none", 'c={"x": [1,2], "s": "a,\\"b"},null', "d,e=[1,2],[3,4]", "f=x"]) == {
         "a.b": [1, 2.5, None],
@@ -340,6 +351,21 @@ def test_a_stopped_sweep_of_processes_saves_and_goes_on_to_the_same_bytes(tmp_pa
     for one, whole in zip(made, other, strict=True):
         train(whole.experiment, out=tmp_path / "whole")
         same_files(one, whole)
+
+
+def test_a_signal_in_a_stacks_last_step_stops_the_sweep(tmp_path):
+    """The stack that was about to end may end; the next one is not begun."""
+    two = points(BASE, GRID, out=tmp_path)
+    sent = []
+
+    def tell(index, stands):
+        if not sent and stands.status == "running" and stands.step == two[0].steps:
+            sent.append(index)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        sweep(two, tell=tell)
+    assert [standing(one.path).status for one in two] == ["finished", "waiting"]
 
 
 def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path):

@@ -84,7 +84,7 @@ def bench(
         if case.engine in (engine or ()):
             stepper(case, place, steps=1)
     if check:
-        _check(cases, names, place, given=dtype is not None, json=json, quiet=quiet)
+        _check(cases, names, place, given=dtype is not None, chosen=not as_ever, json=json, quiet=quiet)
         return
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -134,10 +134,15 @@ def _measure_all(cases: list[Case], device: torch.device, steps: int | None, *, 
     return found
 
 
-def _check(cases: list[Case], names: list[str], device: torch.device, *, given: bool, json: bool, quiet: bool) -> None:
+def _check(
+    cases: list[Case], names: list[str], device: torch.device, *, given: bool, chosen: bool, json: bool, quiet: bool
+) -> None:
     if given and cases[0].dtype != "float32":
         raise ValueError("`--check` compares in float32 with TF32 off; leave `--dtype` out.")
-    if len({(case.batch, case.loops, case.window, case.points) for case in cases}) > 1:
+    sizes = {(case.batch, case.loops, case.window, case.points) for case in cases}
+    if chosen and len(sizes) > 1:
+        raise ValueError(f"`--check` compares at one size; got {len(sizes)}. Give each option once.")
+    if len(sizes) > 1:
         cases = [case for case in cases if case.batch == 64][:1] or cases[:1]
     others = [name for name in names if name != "plain"]
     if not others:

@@ -155,6 +155,8 @@ def _check_table(name: str | None) -> None:
         raise ValueError(f"`--table` must end in .parquet, .csv or .json; got {name}.")
     if Path(name).suffix == ".parquet" and not has_parquet():
         raise ValueError("a Parquet table needs pyarrow: pip install 'looped[cluster]'. Or write .csv.")
+    if not Path(name).absolute().parent.is_dir():
+        raise ValueError(f"`--table` names a file in a folder that is there; got {name}. Make the folder.")
 
 
 def _write(folder: Path, rows: Sequence[Row], wanted: str | None) -> list[Path]:

@@ -72,7 +72,7 @@ def train(
         raise ValueError(f"`--seeds` must be at most {MOST_SEEDS:,}; got {seeds}.")
     check_trackers(track or [])
     if check:
-        _check(experiment, device=device, seeds=seeds, threads=threads, json=json, quiet=quiet)
+        _check(experiment, device=device, engine=engine, seeds=seeds, threads=threads, json=json, quiet=quiet)
         return
     try:
         runs = train_with_bar(
@@ -126,13 +126,20 @@ def train_with_bar(
 
 
 def _check(
-    experiment: Experiment, *, device: str, seeds: int | None, threads: int | None, json: bool, quiet: bool
+    experiment: Experiment,
+    *,
+    device: str,
+    engine: str,
+    seeds: int | None,
+    threads: int | None,
+    json: bool,
+    quiet: bool,
 ) -> None:
     """Say whether training is the same twice; exit code 1 where it is not."""
     place, config = pick_device(device), experiment.train or TrainConfig()
     with at_threads(threads) as count:
         numbers = None if seeds is None else range(config.seed, config.seed + seeds)
-        found = check_determinism(experiment, seeds=numbers, device=place)
+        found = check_determinism(experiment, seeds=numbers, device=place, engine=engine)
     if leads():
         if json:
             facts = {"equal": found is None, "threads": count, "device": str(place)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -19,6 +20,8 @@ class LinearRegression(Task):
 
     noise: float = 0.0
     """Standard deviation of the label noise."""
+    captured: ClassVar[bool] = True
+    """On the device alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

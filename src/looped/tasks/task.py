@@ -22,8 +22,8 @@ class Task(ABC):
     """Dimension of x."""
     degree: ClassVar[int] = 1
     """How its functions grow: f(c x) = c^degree f(x) for c > 0, where `labels` is there."""
-    captured: ClassVar[bool] = True
-    """Sampling stays on the device, so that a CUDA graph can hold it; False: prompts are drawn outside the graph."""
+    captured: ClassVar[bool] = False
+    """Sampling was seen to stay on the device, so that a CUDA graph can hold it; False: prompts are drawn outside."""
 
     def __post_init__(self) -> None:
         if self.d < 1:

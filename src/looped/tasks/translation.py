@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -61,6 +61,8 @@ class Translation(SequenceTask):
     """Tokens of the BPE, special ones and single bytes included; fewer where the text has no more to merge."""
     limit: int | None = None
     """Read only the first `limit` pairs of every split; None: all."""
+    captured: ClassVar[bool] = True
+    """On the device alone, once its table is there."""
 
     def __post_init__(self) -> None:
         if self.d != 1:

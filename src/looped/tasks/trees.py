@@ -27,6 +27,8 @@ class DecisionTree(Task):
     """Splits on the way from the root to a leaf."""
     degree: ClassVar[int] = 0
     """Only signs are read, so f(c x) = f(x)."""
+    captured: ClassVar[bool] = True
+    """On the device alone."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

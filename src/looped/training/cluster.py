@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Any
 
 from looped.files import log
@@ -44,6 +45,9 @@ class Cluster(Pool):
 
     def wait(self, seconds: float) -> list[tuple[int, Result | str]]:
         """What has ended; an error of Ray's own means that the worker or its node was lost."""
+        if not self.flying:  # Ray would not wait for nothing
+            time.sleep(seconds)
+            return []
         errors = self.ray.exceptions
         ready, _ = self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=seconds)
         found: list[tuple[int, Result | str]] = []

@@ -36,13 +36,14 @@ def check_determinism(
     seeds: Sequence[int] | None = None,
     steps: int = 10,
     device: torch.device | str = "cpu",
+    engine: str = "auto",
 ) -> Difference | None:
     """Train `steps` steps twice from the start and compare all that training changed; None where it is equal."""
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     own = experiment.train.seed
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds or [own]]
-    first, second = (_few(members, min(steps, experiment.train.steps), device) for _ in range(2))
+    first, second = (_few(members, min(steps, experiment.train.steps), device, engine) for _ in range(2))
     different = [name for name, value in first.items() if not _equal(value, second[name])]
     if not different:
         return None
@@ -51,12 +52,12 @@ def check_determinism(
     return Difference(name=name, size=float(size), tensors=len(different), of=len(first))
 
 
-def _few(members: Sequence[Experiment], steps: int, device: torch.device | str) -> dict[str, Tensor]:
+def _few(members: Sequence[Experiment], steps: int, device: torch.device | str, engine: str) -> dict[str, Tensor]:
     """Everything a trainer holds after `steps` steps; nothing is written."""
     team = join(device)
     with tempfile.TemporaryDirectory() as folder:  # empty: a run that has no checkpoint starts fresh
         runs = [Run(Path(folder) / one.hash, one) for one in members]
-        trainer = Trainer(runs, team.place(device), team=team)
+        trainer = Trainer(runs, team.place(device), engine, team)
         for step in range(steps):
             trainer.step(step)
     state = {f"optimizer {name}": value for name, value in trainer.optimizers.tensors().items()}

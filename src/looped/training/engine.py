@@ -81,7 +81,7 @@ class Graphs:
         self.counter = torch.zeros((), dtype=torch.int64, device=trainer.device)
         self.next = 0
         self.table: Tensor | None = None
-        self.draws = not trainer.task.captured
+        self.draws = trainer.config.pool is None and not trainer.task.captured
         """Prompts are drawn outside the graphs, and copied to where they read them."""
 
     def step(self, step: int) -> None:
@@ -170,6 +170,8 @@ class Graphs:
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 body()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"this step cannot be captured as a CUDA graph ({reason}). Use --engine plain.") from error
@@ -205,10 +207,15 @@ def split(loops: int, windows: dict[str, Any], *, steady: bool) -> tuple[int, in
     return loops - last, last
 
 
-def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
-    """The engine by name with the passes it runs; `auto` is the fastest there is for this model here."""
+def check_engine(name: str) -> None:
+    """Refuse a name that is none of an engine's."""
     if name not in ("auto", *ENGINES):
         raise ValueError(f"`engine` must be auto, {', '.join(ENGINES[:-1])} or {ENGINES[-1]}; got {name!r}.")
+
+
+def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
+    """The engine by name with the passes it runs; `auto` is the fastest there is for this model here."""
+    check_engine(name)
     on_gpu = trainer.device.type == "cuda"
     dtype = getattr(torch, trainer.config.dtype)
     if not on_gpu and (name in ("graph", "fused") or dtype is torch.bfloat16):
@@ -218,10 +225,10 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
         raise ValueError(f"engine `{name}` is for one process; a torchrun job trains with --engine plain.")
     if not on_gpu or name == "plain" or trainer.team.joined:
         return Plain(trainer), Passes(trainer.model, dtype)
-    obstacle = fusible(trainer.model, trainer.config)
-    if name == "fused" and obstacle:
-        raise ValueError(f"engine `fused` is for one-block decoders: {obstacle}. Use --engine graph.")
-    if name == "graph" or obstacle:
+    reason = fusible(trainer.model, trainer.config)
+    if name == "fused" and reason:
+        raise ValueError(f"engine `fused` is for one-block decoders: {reason}. Use --engine graph.")
+    if name == "graph" or reason:
         return Graphs(trainer), Passes(trainer.model, dtype)
     from looped.training.fused import FusedPasses
 

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
-
 from looped.experiment import Experiment
 from looped.files import Busy
 from looped.training.points import Point, Standing, Status, standing
+from looped.training.threads import check_threads
 from looped.training.trainer import Diverged, Interrupted, NotSaved, stop_signals, train, train_seeds
 from looped.training.worker import PATIENCE, Job, Result, job_of
 
@@ -54,6 +53,7 @@ class Executor:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"`{name}` must be at least {least}; got {value}.")
+        check_threads(self.threads)
         if self.cpus <= 0:
             raise ValueError(f"`cpus` must be above 0; got {self.cpus}.")
         if self.kind != "ray" and (self.address is not None or self.cpus != 1.0 or self.gpus != 0.0):
@@ -97,7 +97,7 @@ def stacks_of(experiments: Sequence[Experiment]) -> list[list[int]]:
 
 def run_stacks(points: Sequence[Point], executor: Executor, tell: Tell) -> None:
     """Train in this process, stack by stack; `Interrupted` where it is asked to stop, with everything saved."""
-    with stop_signals() as stopping, _threads(executor.threads):
+    with stop_signals() as stopping:
         for stack in stacks_of([point.experiment for point in points]):
             _run_stack({index: points[index] for index in stack}, executor, tell)
             if stopping.is_set():
@@ -169,7 +169,7 @@ def _run_stack(members: Mapping[int, Point], executor: Executor, tell: Tell) -> 
         for index in left:
             tell(index, Standing(status="running", step=step, metrics=line))
 
-    options: dict[str, Any] = {"out": first.path.parent, "device": executor.device}
+    options: dict[str, Any] = {"out": first.path.parent, "device": executor.device, "threads": executor.threads}
     try:
         train_seeds(first.experiment, list(seeds), progress=report, **options)
     except Busy as error:  # alone they would round otherwise than as the stack that somebody trains
@@ -210,15 +210,3 @@ def _locked_at(point: Point) -> int | None:
         return (point.path / "lock").stat().st_mtime_ns
     except OSError:
         return None
-
-
-@contextlib.contextmanager
-def _threads(count: int | None):
-    """Torch on so many threads for a while."""
-    before = torch.get_num_threads()
-    try:
-        if count is not None:
-            torch.set_num_threads(count)
-        yield
-    finally:
-        torch.set_num_threads(before)

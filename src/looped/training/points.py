@@ -82,6 +82,7 @@ def points(
     axes = [list(_settings(name, values)) for name, values in (grid or {}).items()]
     numbers = [{"train.seed": seed} for seed in itertools.islice(seeds, MOST + 1)] if seeds is not None else [{}]
     axes = [list(each), *axes, numbers]
+    _check_once(axes)
     if math.prod(map(len, axes)) > MOST:
         raise ValueError(f"a sweep has at most {MOST:,} points; this one has more. Give fewer values or seeds.")
     found: dict[Path, Point] = {}
@@ -100,6 +101,16 @@ def points(
     if not found:
         raise ValueError(f"no point of this sweep can be trained. {reason}".strip())
     return list(found.values())
+
+
+def _check_once(axes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
+    """Refuse a field that two axes set: one of them would count for nothing."""
+    seen: set[str] = set()
+    for axis in axes:
+        names = {name for setting in axis for name in setting}
+        if twice := sorted(names & seen):
+            raise ValueError(f"`{twice[0]}` is given twice; give it once, with all its values.")
+        seen |= names
 
 
 def standing(path: Path) -> Standing:

@@ -22,7 +22,7 @@ class Processes(Pool):
     """Local worker processes, started as they are needed and used again."""
 
     def __init__(self, executor: Executor):
-        self.most = executor.workers or _cores()
+        self.most = executor.workers or (torch.cuda.device_count() if executor.device == "cuda" else _cores())
         self.threads, self.gpu = executor.threads or 1, executor.device == "cuda"
         self.idle: list[_Process] = []
         self.busy: dict[_Process, int] = {}

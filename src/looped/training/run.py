@@ -45,7 +45,7 @@ class Checkpoint:
     finished: bool
     """No step is left to do."""
     tensors: dict[str, Tensor]
-    """`model/...`, `average/...`, `optimizer/...`, `meter/...`, `generator`."""
+    """`model/...`, `average/...`, `optimizer/...`, `sums`, `generator`."""
     together: tuple[str, ...] = ()
     """Hashes of the experiments in one stack of models with this one, itself included; of a run alone none."""
     experiment: str = ""

@@ -25,14 +25,19 @@ def threads(run: Run, asked: int | None = None, *, ranks: int = 1) -> Iterator[N
 @contextlib.contextmanager
 def at_threads(count: int | None) -> Iterator[int]:
     """So many threads for a while, None for as many as there are; gives their number."""
-    if count is not None and not 1 <= count <= MOST:
-        raise ValueError(f"`threads` must be from 1 to {MOST}; got {count}.")
+    check_threads(count)
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
         yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
+
+
+def check_threads(count: int | None) -> None:
+    """Refuse a number of threads that no machine has."""
+    if count is not None and not 1 <= count <= MOST:
+        raise ValueError(f"`threads` must be from 1 to {MOST}; got {count}.")
 
 
 def recorded(run: Run, *, ranks: int = 1) -> int | None:

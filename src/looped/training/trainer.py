@@ -24,9 +24,10 @@ from looped.prompt import AnyPrompt, Prompt, join
 from looped.tasks.task import SequenceTask
 from looped.training.distributed import ALONE, LostRank, Team
 from looped.training.distributed import join as join_ranks
-from looped.training.engine import Now, Plain, choose
+from looped.training.engine import Now, Plain, check_engine, choose
 from looped.training.optim import Optimizers, clip_gradients
 from looped.training.run import Checkpoint, Run, load_weights, read_checkpoint
+from looped.training.threads import check_threads
 from looped.training.threads import threads as with_threads
 from looped.training.tracking import board
 
@@ -122,6 +123,8 @@ def _train(
     track: Sequence[str],
 ) -> list[Run]:
     """Runs that stand at the same step go on together, each locked for this process."""
+    check_engine(engine)
+    check_threads(threads)
     if all(_finished(run) for run in runs):
         return runs  # nothing is written, not even a lock
     with team.reporting(runs), with_threads(runs[0], threads, ranks=team.size), contextlib.ExitStack() as locks:
@@ -135,7 +138,10 @@ def _train(
         for index, checkpoint in enumerate(latest):
             if checkpoint is None or not checkpoint.finished:
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
+        stopping = locks.enter_context(stop_signals())
         for members in groups.values():
+            if stopping.is_set():  # in the last step of the group before
+                raise Interrupted(f"stopped between runs; everything is saved in {runs[0].path.parent}.")
             trainer = Trainer([runs[index] for index in members], team.place(device), engine, team)
             trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
             trainer.run_all(progress if team.leads else None, track)
@@ -453,15 +459,22 @@ def _at(errors: Tensor, points: int | Tensor) -> Tensor:
     return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
 
 
+_listening: list[threading.Event] = []
+
+
 @contextlib.contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; outside the main thread there are no signals to hear."""
+    """An event that Ctrl-C and SIGTERM set; outside the main thread there are no signals to hear.
+
+    One inside another sets both: what ends just then may end, and what is around it hears that it should stop.
+    """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
     caught = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: event.set()) for number in caught]
+    before = [signal.signal(number, lambda *_: [one.set() for one in _listening]) for number in caught]
+    _listening.append(event)
     lost = False
     try:
         yield event
@@ -469,6 +482,7 @@ def stop_signals() -> Iterator[threading.Event]:
         lost = True  # torchrun now ends this rank too, by SIGTERM; it says why first
         raise
     finally:
+        _listening.remove(event)
         for number, handler in zip(caught, before, strict=True):
             signal.signal(number, signal.SIG_IGN if lost and number == signal.SIGTERM else handler)
 

@@ -82,7 +82,7 @@ def _patiently(experiment: Experiment, path: Path, job: Mapping[str, Any]) -> No
     end = time.monotonic() + job["patience"]
     while True:
         try:
-            train(experiment, folder=path, device=job["device"])
+            train(experiment, folder=path, device=job["device"], threads=job["threads"])
             return
         except Busy:
             if time.monotonic() >= end:

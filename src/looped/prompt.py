@@ -37,6 +37,10 @@ class _Batch(ABC):
         """The prompts at `index` of the batch; behind an axis of models, give a slice for that first."""
         return self._map(lambda tensor: tensor[index])
 
+    def clone(self: B) -> B:
+        """The same numbers in memory of their own."""
+        return self._map(torch.clone)
+
     def tensors(self) -> list[Tensor]:
         """Everything it holds, in one order for all prompts of a kind."""
         found: list[Tensor] = []

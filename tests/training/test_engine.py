@@ -1,6 +1,7 @@
 """What an engine is asked for, and how a step is cut; on a GPU also that all engines do the same."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from looped.models.decoder import DecoderConfig
 from looped.models.kernel_transformer import restricted
 from looped.tasks.regression import LinearRegression
 from looped.training.determinism import check_determinism
-from looped.training.engine import ENGINES, Plain, fusible, split
+from looped.training.engine import ENGINES, Graphs, Plain, fusible, split
+from looped.training.optim import Optimizers
 from looped.training.run import Run
 from looped.training.trainer import Trainer, train
 
@@ -20,6 +22,16 @@ TRAIN = TrainConfig(steps=6, batch=4, points=8, window=2, grad=2, optimizer=Opti
 SMALL = Experiment(
     task=LinearRegression(d=2), model=DecoderConfig(d=2, width=32, heads=2, positions=16, loops=4), train=TRAIN
 )
+
+
+SCHEDULES = [
+    {},
+    {"grad": None},
+    {"average": 0.5, "dims": Staircase(start=1, stop=2, by=1, every=3)},
+    {"active_points": Staircase(start=2, stop=8, by=1, every=2), "depth": RandomDepth(low=2, high=4)},
+    {"optimizer": OptimizerConfig(kind="muon", clip=1.0)},
+    {"pool": 16},
+]
 
 
 def with_train(**fields) -> Experiment:
@@ -90,23 +102,57 @@ def test_prompts_are_cut_behind_the_scored_pairs_and_training_is_the_same(tmp_pa
         torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
 
 
+class Rehearsed(Graphs):
+    """Graphs without CUDA: what would be captured runs again at every replay."""
+
+    def _capture(self, body):
+        return SimpleNamespace(replay=body)
+
+    def _on_stream(self, body):
+        body()
+
+
+@pytest.mark.parametrize("captured", [True, False])
+@pytest.mark.parametrize("fields", SCHEDULES)
+def test_a_step_in_graphs_is_the_plain_step(tmp_path, monkeypatch, fields, captured):
+    """All but CUDA itself: what is drawn where, the table and its counter, shapes, rates on the device."""
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(LinearRegression, "captured", captured)
+    config = with_train(steps=14, dtype="float64", **fields)
+    plain, graphs = (Trainer([Run.create(tmp_path / name, config)], CPU) for name in ("plain", "graphs"))
+    graphs.engine = Rehearsed(graphs)
+    graphs.optimizers = Optimizers(graphs.model, config.train.optimizer, captured=True)
+    for optimizer, _ in graphs.optimizers.rated:
+        for group in optimizer.param_groups:
+            group["capturable"] = False  # torch has that for GPUs alone
+    for step in range(14):
+        plain.step(step)
+        graphs.step(step)
+        torch.testing.assert_close(graphs.sums, plain.sums, rtol=1e-5, atol=1e-6)
+    assert graphs.engine.graphs
+    for name, value in plain.weights().items():
+        torch.testing.assert_close(graphs.weights()[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_more_graphs_than_sixteen_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    trainer = Trainer([Run.create(tmp_path / "run", SMALL)], CPU)
+    engine = Rehearsed(trainer)
+    for key in range(16):
+        engine._replay(key, lambda: None)
+    with pytest.raises(ValueError, match="needs more than 16 captured graphs"):
+        engine._replay(16, lambda: None)
+
+
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="CUDA graphs need a GPU; see `looped bench --check`"
 )
 
 
 @needs_gpu
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {"grad": None},
-        {"average": 0.5, "dims": Staircase(start=1, stop=2, by=1, every=3)},
-        {"active_points": Staircase(start=2, stop=8, by=1, every=2), "depth": RandomDepth(low=2, high=4)},
-        {"optimizer": OptimizerConfig(kind="muon", clip=1.0)},
-        {"pool": 16},
-    ],
-)
+@pytest.mark.parametrize("fields", SCHEDULES)
 def test_every_engine_trains_alike(tmp_path, fields):
     config = with_train(steps=30, log_every=1, **fields)
     lines = {}

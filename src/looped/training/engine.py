@@ -194,7 +194,7 @@ class Graphs:
 
     def _put(self, cut: int | None, prompt: AnyPrompt) -> None:
         if cut not in self.held:
-            self.held[cut] = (prompt, None, None)
+            self.held[cut] = (prompt.clone(), None, None)
         else:
             for old, new in zip(self.held[cut][0].tensors(), prompt.tensors(), strict=True):
                 old.copy_(new)

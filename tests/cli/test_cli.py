@@ -19,36 +19,6 @@ COMMANDS = [command.name for command in app.registered_commands]
 SMOKE = ["yang24.linear", "--scale", "smoke", "--set", "train.steps=3", "--device", "cpu"]
 
 
-@pytest.fixture
-def call(capsys):
-    """Run a command: its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
-def refused(call):
-    """Run a command that must be refused: exit 2, nothing on standard output, one line on standard error."""
-
-    def run(*arguments):
-        code, out, error = call(*arguments)
-        assert code == 2, error
-        assert out == ""
-        assert error.startswith("looped: ")
-        assert error.count("\n") == 1
-        assert "Traceback" not in error
-        return error
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run folder of the smallest recipe; tests that change one take a copy."""

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from looped import DecoderConfig, LinearRegression
-from looped.cli import main
 from looped.tasks.trees import DecisionTree
 from looped.training.run import save_model
 
@@ -21,30 +20,6 @@ class Zeros(LinearRegression):
         given = super().sample(batch=batch, n=n, generator=generator)
         return Prompt(given.xs * 0, given.ys)
 """
-
-
-@pytest.fixture
-def call(capsys):
-    def run(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
-
-
-@pytest.fixture
-def refused(call):
-    def run(*arguments):
-        code, out, error = call(*arguments)
-        assert (code, out) == (2, ""), error
-        assert error.startswith("looped: ")
-        assert error.count("\n") == 1
-        return error
-
-    return run
 
 
 def small(path, task):

@@ -6,20 +6,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from looped.cli import main
 from looped.cli.reproduce import KEYS
-
-
-@pytest.fixture
-def call(capsys):
-    def run(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
 
 
 def test_a_figure_is_measured_drawn_and_judged(call, tmp_path):

@@ -44,19 +44,18 @@ def attention(
     out: Tensor | None = None,
     lse: Tensor | None = None,
     unrolled: bool | None = None,
-    tile: int = TILE,
-    warps: int | None = None,
     parts: int | None = None,
-    registers: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(rows, seq, 3 heads width) -> mixed values (rows, seq, heads width) and log-sum-exps (rows, heads, seq)."""
+    """(rows, seq, 3 heads width) -> mixed values (rows, seq, heads width) and log-sum-exps (rows, heads, seq).
+
+    `unrolled` and `parts` choose the kernel and how many programs share a head; None: by the shape.
+    """
     rows, seq, inner, width = _shape(qkv, heads)
     out = qkv.new_empty(rows, seq, inner) if out is None else out
     lse = qkv.new_empty(rows, heads, seq, dtype=torch.float32) if lse is None else lse
     _check(out, "out", (rows, seq, inner), qkv.dtype)
     _check(lse, "lse", (rows, heads, seq), torch.float32)
-    registers = registers or REGISTERS["forward"] * (rows * heads > MANY)
-    flat, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, unrolled, tile, warps, parts, registers)
+    flat, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, "forward", unrolled, parts)
     (_forward if flat else _forward_looped)[grid](
         qkv, out, lse, heads, seq, *qkv.stride()[:2], *out.stride()[:2], *lse.stride()[:2], **constants
     )
@@ -64,20 +63,9 @@ def attention(
 
 
 def attention_backward(
-    dout: Tensor,
-    qkv: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    heads: int,
-    *,
-    dqkv: Tensor | None = None,
-    sums: Tensor | None = None,
-    unrolled: bool | None = None,
-    tile: int = TILE,
-    warps: int | None = None,
-    parts: int | None = None,
-    registers: int | None = None,
-) -> Tensor:
+    dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, *, dqkv: Tensor | None = None,
+    sums: Tensor | None = None, unrolled: bool | None = None, parts: int | None = None,
+) -> Tensor:  # fmt: skip
     """The slope along qkv, packed like it, given that along `attention`'s output and what it returned.
 
     `sums` (rows, heads width) in float32 receives the queries' part of it summed over each row's tokens: a bias's slope
@@ -89,8 +77,7 @@ def attention_backward(
     _check(out, "out", (rows, seq, inner), qkv.dtype)
     _check(lse, "lse", (rows, heads, seq), torch.float32)
     _check(dqkv, "dqkv", tuple(qkv.shape), qkv.dtype)
-    registers = registers or REGISTERS["backward"] * (rows * heads > MANY)
-    flat, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, unrolled, tile, warps, parts, registers)
+    flat, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, "backward", unrolled, parts)
     tensors = (qkv, out, lse, dout, dqkv)
     steps = [step for tensor in tensors for step in tensor.stride()[:2]]
     if flat:
@@ -127,21 +114,20 @@ def _check(tensor: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def _plan(
-    dtype: torch.dtype, units: int, seq: int, width: int, unrolled: bool | None, tile: int, warps: int | None,
-    parts: int | None, registers: int | None,
-) -> tuple[bool, tuple[int, ...], dict[str, int]]:  # fmt: skip
-    """Whether unrolled, the grid, and the kernel's constants."""
-    tiles = triton.cdiv(seq, tile)
+    dtype: torch.dtype, units: int, seq: int, width: int, direction: str, unrolled: bool | None, parts: int | None
+) -> tuple[bool, tuple[int, ...], dict[str, int]]:
+    """Whether unrolled, the grid, and the kernel's constants, for `units` = rows x heads."""
+    tiles = triton.cdiv(seq, TILE)
     if unrolled is None:
         unrolled = dtype == torch.bfloat16 and seq <= LONGEST_UNROLLED and width <= 32
     if parts is None:
         parts = tiles if units < FEW else 1
-    constants = {"WIDTH": width, "TILE": tile, "num_warps": warps or WARPS[dtype], "num_stages": 1}
-    if registers and unrolled:
-        constants["maxnreg"] = registers
-    if unrolled:
-        return True, (units,), constants | {"COUNT": tiles}
-    return False, (units, parts), constants
+    constants = {"WIDTH": width, "TILE": TILE, "num_warps": WARPS[dtype], "num_stages": 1}
+    if not unrolled:
+        return False, (units, parts), constants
+    if units > MANY:
+        constants["maxnreg"] = REGISTERS[direction]
+    return True, (units,), constants | {"COUNT": tiles}
 
 
 @triton.jit

@@ -22,7 +22,7 @@ from looped.experiment import Experiment
 from looped.recipes import experiment, recipes
 
 SMALL = ["--scale", "smoke", "--set", "train.steps=1", "--device", "cpu"]
-LARGE = ("demo", "verify", "reproduce")
+LARGE = ("bench", "demo", "verify", "reproduce")
 """Commands that work for minutes when all is well: something is always wrong here."""
 
 

@@ -8,6 +8,8 @@ from looped.constructions.compiler import Limits
 from looped.theorems.check import select, verify
 from looped.theorems.gao24 import instances, limit
 
+pytestmark = pytest.mark.xdist_group("gao24")  # the rows are measured once
+
 RESULTS = ["lemA.1", "lemA.2", "lemA.3", "lemA.4", "lemA.5", "thm3.1", "thm3.2", "thm3.3", "thm4.1", "thm4.2"]
 DEMANDED = {
     "lemA.2": [1e-7],

@@ -41,6 +41,7 @@ BASE = Experiment(
         steps=12, batch=3, points=4, optimizer=OptimizerConfig(learning_rate=0.01), log_every=2, checkpoint_every=4
     ),
 )
+pytestmark = pytest.mark.xdist_group("sweep")  # one sweep of processes for all
 GRID = {"model.loops": [2, 3]}
 
 

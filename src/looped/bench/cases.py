@@ -56,6 +56,7 @@ class Case:
             points=self.points,
             window=self.window,
             grad=self.window,
+            average=None,
             optimizer=OptimizerConfig(kind="adam", learning_rate=rate, clip=clip),
             dtype="float32" if self.dtype == "tf32" else self.dtype,  # type: ignore[arg-type]
         )

@@ -37,8 +37,8 @@ from looped.papers.yang24.measuring import (
     baseline_curves,
     judged,
     trained,
-    training,
 )
+from looped.papers.yang24.trainings import training
 
 EACH: tuple[Scale, ...] = ("smoke", "cpu", "paper")
 LOOPED, UNLOOPED = "looped transformer", "transformer"

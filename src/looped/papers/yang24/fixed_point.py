@@ -35,9 +35,8 @@ from looped.papers.yang24.measuring import (
     baseline_curves,
     judged,
     trained,
-    training,
-    with_loops,
 )
+from looped.papers.yang24.trainings import around, training
 from looped.tasks.regression import LinearRegression
 
 LOOPED, UNLOOPED, TIED = "looped transformer", "transformer", "weight tying"
@@ -52,7 +51,7 @@ FIXED_POINT = {
         LOOPED: training(linear("cpu"), steps=600, batch=32),
         UNLOOPED: training(linear_12_layers("cpu"), steps=600, batch=32),
     },
-    "paper": {LOOPED: with_loops(linear("paper"), 30, 15), UNLOOPED: linear_12_layers("paper")},
+    "paper": {LOOPED: around(linear("paper"), 30, 15), UNLOOPED: linear_12_layers("paper")},
 }
 
 

@@ -28,7 +28,8 @@ from looped.papers.yang24.judges import (
     ratios,
 )
 from looped.papers.yang24.lines import examples_axis, line, loops_axis, trained_mark
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, with_loops
+from looped.papers.yang24.trainings import training
 
 LINEAR, SPARSE, TREE, RELU = "linear regression", "sparse linear regression", "decision tree", "2-layer ReLU network"
 RECIPES: dict[str, Callable[..., Experiment]] = {LINEAR: linear, SPARSE: sparse, TREE: tree, RELU: relu_network}
@@ -41,7 +42,7 @@ WINDOWS = {"smoke": [1, 2], "cpu": [2, 4], "paper": [5, 10, 15]}
 MIDDLE = {"smoke": 2, "cpu": 4, "paper": 10}
 """The window of figure 9: T = 10."""
 CHEAP: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {"steps": 200, "batch": 32}, "paper": {}}
-EVERY = {"smoke": 2, "cpu": 10, "paper": 500}
+EVERY = {"smoke": 2, "cpu": 10, "paper": 100}
 SHOWN = 200
 """Loops that the paper draws."""
 

@@ -25,8 +25,6 @@ from looped.training.grid import train_variants
 from looped.training.run import Run
 
 Sizes = Mapping[str, Any]
-EVERY = 500
-"""Steps on a stair of the loop schedule, in the published program."""
 EVALUATION: dict[str, dict[str, Any]] = {
     "smoke": {"seeds": 1, "prompts": 16, "prompt_seed": 1, "loops": 8, "level": 0.9},
     "cpu": {"seeds": 3, "first_seed": 3, "prompts": 512, "prompt_seed": 1, "loops": 64, "level": 0.9},
@@ -38,19 +36,13 @@ EVALUATION: dict[str, dict[str, Any]] = {
 """
 
 
-def training(experiment: Experiment, **fields: Any) -> Experiment:
-    """The experiment with other training fields."""
-    assert experiment.train is not None
-    return replace(experiment, train=replace(experiment.train, **fields))
-
-
 def layers(experiment: Experiment, count: int) -> Experiment:
     """The experiment with `count` layers a loop."""
     assert isinstance(experiment.model, DecoderConfig)
     return replace(experiment, model=replace(experiment.model, layers=count))
 
 
-def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | None = EVERY) -> Experiment:
+def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | None) -> Experiment:
     """Trained to b = `loops` with T = `window`; the loops climb from T to b by 2 every `every` steps, None: at once.
 
     Where b is below T the loss takes every loop. Ref: yang24, Eq. (1), b_0 = max(b - T, 0).

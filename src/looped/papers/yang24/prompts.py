@@ -19,7 +19,8 @@ from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import linear, linear_12_layers
 from looped.papers.yang24.judges import best_error, center, measured, quotient, seeds
 from looped.papers.yang24.lines import line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, with_loops
+from looped.papers.yang24.trainings import as_published, training
 from looped.tasks.regression import LinearRegression
 
 Kind = Literal["looped", "unlooped"]
@@ -42,9 +43,10 @@ def variant(base: Experiment, d: int, points: int) -> Experiment:
 
 def pair(scale: Scale, d: int, points: int) -> dict[str, Data]:
     """The looped and the unlooped experiment of one dimension, as data."""
-    looped, unlooped = variant(linear(scale), d, points), variant(linear_12_layers(scale), d, points)
+    looped, unlooped = linear(scale), linear_12_layers(scale)
     if scale == "paper":
-        looped = with_loops(looped, 30, 15, every=None)
+        looped, unlooped = with_loops(as_published(looped), 30, 15, every=None), as_published(unlooped)
+    looped, unlooped = variant(looped, d, points), variant(unlooped, d, points)
     return {
         "looped": _cheaper(looped, scale).brief(),
         "unlooped": _cheaper(unlooped, scale).brief(),

@@ -16,7 +16,8 @@ from looped.papers.yang24 import Scale, linear, relu_network, sparse, tree
 from looped.papers.yang24.classes import CHEAP, EACH
 from looped.papers.yang24.judges import area, at_most, best_error, measured, ratios
 from looped.papers.yang24.lines import examples_axis, line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, with_loops
+from looped.papers.yang24.trainings import training
 
 SCHEDULED, AT_ONCE = "with scheduling", "without scheduling"
 SAME = 0.05
@@ -35,7 +36,7 @@ def schedule_sizes(scale: Scale) -> dict[str, Any]:
     for label, (recipe, b, window) in CLASSES.items():
         b, window = {"smoke": (4, 2), "cpu": (8, 4), "paper": (b, window)}[scale]
         base = training(recipe(scale), **({**CHEAP[scale], "steps": 150} if scale == "cpu" else CHEAP[scale]))
-        every = {"smoke": 2, "cpu": 20, "paper": 500}[scale]
+        every = {"smoke": 2, "cpu": 20, "paper": 100}[scale]
         experiments[label] = {
             SCHEDULED: with_loops(base, b, window, every=every).brief(),
             AT_ONCE: with_loops(base, b, window, every=None).brief(),

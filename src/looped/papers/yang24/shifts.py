@@ -28,9 +28,9 @@ from looped.papers.yang24.measuring import (
     errors_curve,
     layers,
     trained,
-    training,
     with_loops,
 )
+from looped.papers.yang24.trainings import around, training
 from looped.tasks.shifts import (
     DifferentOrthants,
     EqualQuery,
@@ -68,7 +68,7 @@ ALIKE = 2.0
 def looped_with(scale: str, loops: int) -> Experiment:
     """Linear regression trained to b = `loops`."""
     if scale == "paper":
-        return with_loops(linear("paper"), loops, 15)
+        return around(linear("paper"), loops, 15)
     one = with_loops(linear("smoke" if scale == "smoke" else "cpu"), loops, 2 if scale == "smoke" else 4, every=None)
     assert one.train is not None
     return _cheap(training(one, depth=RandomDepth(low=one.train.window, high=loops)), scale)

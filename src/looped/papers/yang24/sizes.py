@@ -24,9 +24,8 @@ from looped.papers.yang24.measuring import (
     judged,
     layers,
     trained,
-    training,
-    with_loops,
 )
+from looped.papers.yang24.trainings import around, training
 
 SHOWN = 100
 """Loops that the paper draws."""
@@ -55,7 +54,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "paper": {
         **EVALUATION["paper"],
-        "looped": with_loops(linear("paper"), 30, 15).brief(),
+        "looped": around(linear("paper"), 30, 15).brief(),
         "unlooped": linear_12_layers("paper").brief(),
         "looped_layers": [1, 2, 4],
         "unlooped_layers": [1, 2, 4, 8, 12, 20],

@@ -16,7 +16,8 @@ from looped.papers.yang24 import Scale, sparse, sparse_12_layers
 from looped.papers.yang24.classes import CHEAP, EACH, LOOPED, UNLOOPED
 from looped.papers.yang24.judges import area, at_most, best_error, ratios
 from looped.papers.yang24.lines import examples_axis, line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, training, with_loops
+from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained
+from looped.papers.yang24.trainings import around, training
 from looped.tasks.regression import SparseRegression
 
 
@@ -24,7 +25,7 @@ def sparsity_sizes(scale: Scale) -> dict[str, Any]:
     """Figure 11: both models for every number of nonzero weights; b = 30, T = 15."""
     looped, unlooped = sparse(scale), sparse_12_layers(scale)
     if scale == "paper":
-        looped = with_loops(looped, 30, 15)
+        looped = around(looped, 30, 15)
     return {
         **EVALUATION[scale],
         "seeds": {"smoke": 1, "cpu": 2, "paper": 1}[scale],

@@ -1,0 +1,125 @@
+"""Seconds from the start of a process to the published error of yang24's looped model, linear regression, on a GPU.
+
+    python benchmarks/time_to_quality.py [--seeds 3] [--out runs] [--json FILE]
+
+Trains `yang24.linear` at `paper` scale, each seed in a process of its own, alone on the card, and judges it on 1280
+fresh prompts in float32. What counts: error at most .0242 after 20 examples and 7.8e-4 after 40, at b loops, and at 2b
+no more than 1.2 times that. `compile` is the part that kernels' compilation and capture take, inside the total. Exits 1
+where a seed misses. `--scale smoke --device cpu` rehearses it where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from looped.evaluation.curves import evaluate
+from looped.experiment import TrainConfig
+from looped.recipes import experiment
+from looped.training.run import provenance
+from looped.training.trainer import train
+
+PUBLISHED = {20: 0.0242, 40: 7.8e-4}
+"""Examples -> error of the published looped model."""
+DRIFT = 1.2
+SETTLED = 3
+"""Steps after which a new prompt length is compiled and captured."""
+
+
+def lengths(config: TrainConfig) -> list[int]:
+    """The steps at which prompts become longer, which is where something new is compiled."""
+    quarter = -(-config.points // 4)
+    schedule = config.active_points or (lambda step, steps: config.points)
+    cuts = [-(-int(schedule(step, config.steps)) // quarter) for step in range(config.steps)]
+    return [step for step in range(config.steps) if step == 0 or cuts[step] != cuts[step - 1]]
+
+
+def one_seed(options: argparse.Namespace) -> dict[str, Any]:
+    """Train and judge one seed; runs in its own process."""
+    base = experiment(options.recipe, options.scale)
+    assert base.train is not None
+    made = replace(base, train=replace(base.train, seed=options.seed))
+    device = torch.device(options.device)
+    begins = lengths(base.train)
+    stamps: dict[int, float] = {}
+
+    def clock(step: int, line: dict[str, float]) -> None:
+        if step in begins or step - SETTLED in begins:
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            stamps[step] = time.time()
+
+    imported = time.time()
+    run = train(made, out=options.out, device=device, progress=clock)
+    trained = time.time()
+    stamps[0] = imported
+    compiling = sum(stamps[step + SETTLED] - stamps[step] for step in begins if step + SETTLED in stamps)
+    model = run.model(device)
+    b, points = made.model.loops, base.train.points
+    given = {"points": points, "seed": options.seed + 1, "baselines": {}}
+    judged = {loops: evaluate(model, made.task, loops=loops, max_loops=loops, **given) for loops in (b, 2 * b)}
+    places = [k for k in PUBLISHED if k < points] or [points - 1]
+    errors = {
+        loops: {k: [getattr(one.by_examples[0], key)[k] for key in ("mean", "low", "high")] for k in places}
+        for loops, one in judged.items()
+    }
+    drift = max(errors[2 * b][k][0] / errors[b][k][0] for k in places)
+    met = drift <= DRIFT and all(errors[b][k][0] <= PUBLISHED.get(k, 0.0) for k in places)
+    return {
+        "seed": options.seed,
+        "seconds": trained - options.began,
+        "import": imported - options.began,
+        "compile": compiling,
+        "training": trained - imported - compiling,
+        "judging": time.time() - trained,
+        "errors": errors,
+        "drift": drift,
+        "met": met,
+        "run": str(run.path),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--recipe", default="yang24.linear")
+    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, default=Path("runs"))
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--began", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.seed is not None:
+        print(json.dumps(one_seed(options)))
+        return 0
+    found = []
+    for seed in range(options.seeds):
+        given = [f"--{name}={getattr(options, name)}" for name in ("recipe", "scale", "device", "out")]
+        command = [sys.executable, __file__, f"--seed={seed}", f"--began={time.time()}", *given]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        one = json.loads(done.stdout.splitlines()[-1])
+        found.append(one)
+        parts = ", ".join(f"{name} {one[name]:.1f}" for name in ("import", "compile", "training"))
+        print(f"seed {seed}: {one['seconds']:.1f} s ({parts})")
+        for loops, at in one["errors"].items():
+            numbers = (f"k={k} {mean:.2e} [{low:.2e}, {high:.2e}]" for k, (mean, low, high) in at.items())
+            print(f"    {loops} loops: {', '.join(numbers)}")
+        print(f"    2b over b {one['drift']:.2f}: {'met' if one['met'] else 'MISSED'}", flush=True)
+    if options.json:
+        content = {"published": PUBLISHED, "drift": DRIFT, "provenance": provenance(options.device), "seeds": found}
+        options.json.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"slowest {max(one['seconds'] for one in found):.1f} s of {len(found)} seeds")
+    return 0 if all(one["met"] for one in found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

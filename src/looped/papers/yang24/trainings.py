@@ -1,0 +1,94 @@
+"""How yang24's models are trained: our recipes by scale, and the paper's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
+
+PAPER = TrainConfig(
+    steps=6000,
+    batch=256,
+    points=41,
+    window=15,
+    grad=15,
+    depth=RandomDepth(low=16, high=24),
+    dims=Ramp(start=5, stop=20, share=1 / 3),
+    active_points=Ramp(start=11, stop=41, share=1 / 3),
+    optimizer=OptimizerConfig(
+        kind="muon",
+        learning_rate=3e-3,
+        muon_learning_rate=0.01,
+        clip=1.0,
+        schedule=Trapezoid(warmup=0.02, decay=0.5),
+    ),
+    average=0.999,
+    dtype="bfloat16",
+    log_every=100,
+    checkpoint_every=2000,
+)
+"""Muon, a rate that falls to zero over the last half, b loops on average; what was tried is in docs/log.md."""
+
+CPU = TrainConfig(
+    steps=1000,
+    batch=64,
+    points=11,
+    window=4,
+    grad=4,
+    depth=RandomDepth(low=4, high=12),
+    dims=Ramp(start=2, stop=5, share=0.3),
+    optimizer=OptimizerConfig(
+        kind="muon",
+        learning_rate=5e-3,
+        muon_learning_rate=0.02,
+        clip=1.0,
+        schedule=Trapezoid(warmup=0.03, decay=0.5),
+    ),
+    log_every=20,
+    checkpoint_every=250,
+)
+"""Muon, and a no-gradient prefix of random length: a minute instead of hours, and stable far past the trained loops."""
+
+SMOKE = replace(
+    CPU, steps=20, batch=8, points=7, window=2, grad=2, depth=RandomDepth(low=2, high=6), dims=None, log_every=5
+)
+
+
+def training(experiment: Experiment, **fields: Any) -> Experiment:
+    """The experiment with other training fields."""
+    assert experiment.train is not None
+    return replace(experiment, train=replace(experiment.train, **fields))
+
+
+def as_published(base: Experiment, *, steps: int = 500_000) -> Experiment:
+    """The experiment with the training of the published program.
+
+    The paper's text points at Garg et al., who climb a stair of dims and points every 2000 steps.
+    """
+    assert base.train is not None
+    loops, window, points = base.model.loops, base.train.window, base.train.points
+    first, by = (11, 2) if points <= 41 else (26, 5)
+    train = TrainConfig(
+        steps=steps,
+        batch=64,
+        points=points,
+        window=window,
+        grad=base.train.grad,
+        depth=Staircase(start=window, stop=loops, by=2, every=500) if loops > window else None,
+        dims=Staircase(start=min(5, base.task.d), stop=base.task.d, by=1, every=5000),
+        active_points=Staircase(start=min(first, points), stop=points, by=by, every=5000),
+        optimizer=OptimizerConfig(kind="adam", learning_rate=1e-4),
+        log_every=1000,
+        checkpoint_every=10_000,
+    )
+    return replace(base, train=train)
+
+
+def around(base: Experiment, loops: int, window: int) -> Experiment:
+    """Trained with T = `window` and b = `loops` on average: the loops of a step are random, and more than T."""
+    assert base.train is not None
+    depth = RandomDepth(low=window + 1, high=2 * loops - window - 1) if loops > window + 1 else None
+    train = replace(base.train, window=min(window, loops), grad=min(window, loops), depth=depth)
+    return replace(base, model=replace(base.model, loops=loops), train=train)

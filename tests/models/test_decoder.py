@@ -76,6 +76,7 @@ def test_start_of_training_is_gpt2s():
 def test_tokens_interleave_x_and_y():
     prompt = Prompt(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.tensor([[5.0, 6.0]]))
     assert interleave(prompt).tolist() == [[[1, 2], [5, 0], [3, 4], [6, 0]]]
+    assert torch.equal(interleave(prompt, torch.float16), interleave(prompt).half())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

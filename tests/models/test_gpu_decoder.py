@@ -61,6 +61,18 @@ def test_answers_and_gradients_are_those_of_the_plain_model(models, loops, keep,
             assert error < 2e-5, (name, error)
 
 
+def test_a_shorter_prompt_keeps_nothing_of_a_longer_one():
+    """Positions behind a prompt have no slope, whatever came before."""
+    model, prompt = model_and_prompt(1)
+    passes = FusedPasses(model.to(DEVICE), torch.float32)
+    place = list(dict(model.named_parameters())).index("positions")
+    for n in (5, 3, 5, 3):
+        outputs = passes.finish(prompt.head(n).to(DEVICE), loops=1, grad=1, keep=1)
+        slope = passes.gradients(outputs.square().sum())[place]
+        assert slope[: 2 * n - 1].any(-1).all()
+        assert not slope[2 * n :].any()
+
+
 def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
     """Not closer than rounding allows, and no worse than twice what torch's own operations give."""
     interpreter.repair(monkeypatch)

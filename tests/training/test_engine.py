@@ -123,9 +123,6 @@ def test_a_step_in_graphs_is_the_plain_step(tmp_path, monkeypatch, fields, captu
     plain, graphs = (Trainer([Run.create(tmp_path / name, config)], CPU) for name in ("plain", "graphs"))
     graphs.engine = Rehearsed(graphs)
     graphs.optimizers = Optimizers(graphs.model, config.train.optimizer, captured=True)
-    for optimizer, _ in graphs.optimizers.rated:
-        for group in optimizer.param_groups:
-            group["capturable"] = False  # torch has that for GPUs alone
     for step in range(14):
         plain.step(step)
         graphs.step(step)

@@ -9,7 +9,8 @@ from looped.experiment import OptimizerConfig
 from looped.models.blocks import stack, unstack
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
-from looped.training.optim import Muon, Optimizers, block_matrices, clip_gradients, orthogonal
+from looped.training import pieces
+from looped.training.optim import Muon, Optimizers, block_matrices, clip_gradients, clip_in_pieces, orthogonal
 
 SHAPES = [(6, 6), (12, 4), (4, 12), (1, 5), (5, 1)]
 
@@ -175,6 +176,71 @@ def test_adam_equals_torchs(kind):
         reference.step()
     for one, other in zip(model.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adamw"])
+def test_a_captured_step_in_pieces_is_torchs_fused_adam_bit_for_bit(monkeypatch, kind):
+    """And its state is that of whole parameters: each goes on from a checkpoint of the other."""
+    monkeypatch.setattr(pieces, "PIECE", 48)
+    config = OptimizerConfig(kind=kind, learning_rate=0.03, betas=(0.8, 0.95), weight_decay=0.1)
+    model = decoder().float()
+    twin = copy.deepcopy(model)
+    ours = Optimizers(model, config, captured=True)
+    adam = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
+    decay = {"weight_decay": 0.1} if kind == "adamw" else {}
+    reference = adam(twin.parameters(), lr=torch.tensor(0.03), betas=(0.8, 0.95), fused=True, **decay)
+    for step, factor in enumerate([1.0, 0.5, 0.25]):
+        give_gradients(model, seed=step)
+        give_gradients(twin, seed=step)
+        ours.step(torch.tensor(factor))
+        reference.param_groups[0]["lr"].copy_(torch.tensor(factor) * 0.03)
+        reference.step()
+        if step == 1:  # a new one goes on from what torch's own remembers
+            names = {parameter: name for name, parameter in twin.named_parameters()}
+            state = {f"{names[p]}/{key}": value.clone() for p, s in reference.state.items() for key, value in s.items()}
+            assert list(state) == list(ours.tensors())
+            assert all(torch.equal(value, state[name]) for name, value in ours.tensors().items())
+            ours = Optimizers(model, config, captured=True)
+            ours.load(state)
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("largest", [None, 1e-3, 1e6])
+def test_clipping_in_pieces_is_clipping(monkeypatch, largest, stacked):
+    monkeypatch.setattr(pieces, "PIECE", 48)
+    model = stack([decoder(seed) for seed in range(3)]) if stacked else decoder()
+    give_gradients(model)
+    if stacked:
+        for parameter in model.parameters():
+            parameter.grad *= torch.tensor([1.0, 1e-1, 1e-5]).view(-1, *[1] * (parameter.ndim - 1))
+    model.read_in.bias.grad = model.norm.bias.grad  # one gradient for two weights is clipped once
+    twin = copy.deepcopy(model)
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        other.grad = one.grad.clone()
+    norms, expected = clip_in_pieces(model, largest, stacked=stacked), clip_gradients(twin, largest, stacked=stacked)
+    torch.testing.assert_close(norms, expected, rtol=1e-12, atol=0.0)
+    for one, other in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-12, atol=0.0)
+
+
+def test_a_captured_muon_iterates_in_the_precision_of_the_passes():
+    """As torch's own does: the ways agree to about a percent."""
+    config = OptimizerConfig(kind="muon", muon_learning_rate=0.1)
+    before = decoder(width=24).float()
+    moved = []
+    for captured in (False, True):
+        model = copy.deepcopy(before)
+        optimizers = Optimizers(model, config, captured=captured, dtype=torch.bfloat16)
+        for seed in range(3):
+            give_gradients(model, seed=seed)
+            optimizers.step(torch.tensor(1.0) if captured else 1.0)
+        pairs = zip(block_matrices(model), block_matrices(before), strict=True)
+        moved.append(torch.cat([(one - other).flatten() for (one, _), (other, _) in pairs]).detach())
+    assert not torch.allclose(*moved, rtol=1e-5, atol=1e-5)
+    assert torch.nn.functional.cosine_similarity(*moved, dim=0) > 0.999
+    torch.testing.assert_close(moved[1].norm(), moved[0].norm(), rtol=0.02, atol=0.0)
 
 
 def test_with_muon_everything_else_is_adams():

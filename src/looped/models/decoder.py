@@ -94,7 +94,7 @@ class LoopedDecoder(LoopedModel):
                 f"a prompt may have at most {self.config.positions // 2} examples here; got {prompt.num_examples}. "
                 "Shorten it, or raise `positions` and train anew."
             )
-        return self._shared(interleave(prompt.to(self.positions.dtype)))
+        return self._shared(interleave(prompt, self.positions.dtype))
 
     def read(self, tokens: Float[Tensor, "*models batch seq d"]) -> Context:
         """What every loop reads, of interleaved tokens."""
@@ -143,8 +143,14 @@ class LoopedDecoder(LoopedModel):
         return tokens.expand(self.positions.shape[0], -1, -1, -1) if stacked else tokens
 
 
-def interleave(prompt: Prompt) -> Float[Tensor, "*models batch seq d"]:
-    """Tokens x_1, y_1, x_2, y_2, ...; y lies in coordinate 0, the rest of its token is zero."""
-    ys = torch.zeros_like(prompt.xs)
-    ys[..., 0] = prompt.ys
-    return torch.stack((prompt.xs, ys), dim=-2).flatten(-3, -2)
+def interleave(prompt: Prompt, dtype: torch.dtype | None = None) -> Float[Tensor, "*models batch seq d"]:
+    """Tokens x_1, y_1, x_2, y_2, ...; y lies in coordinate 0, the rest of its token is zero.
+
+    In the prompt's precision, or in `dtype`.
+    """
+    xs = prompt.xs
+    # written straight to where they belong, in the precision they are read in: each copy is a kernel in a captured step
+    tokens = xs.new_zeros(*xs.shape[:-1], 2, xs.shape[-1], dtype=dtype or xs.dtype)
+    tokens[..., 0, :] = xs
+    tokens[..., 1, 0] = prompt.ys
+    return tokens.flatten(-3, -2)

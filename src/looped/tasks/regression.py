@@ -36,8 +36,8 @@ class LinearRegression(Task):
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """Fresh x, w and noise for every prompt."""
         device = generator.device
-        mask = active_mask(self.d, dims, device)
-        xs = torch.randn(batch, n, self.d, generator=generator, device=device) * mask
+        mask = None if dims is None else active_mask(self.d, dims, device)
+        xs = masked(torch.randn(batch, n, self.d, generator=generator, device=device), mask)
         w = self.weights(batch, mask, generator)
         ys = self.labels(xs, {"w": w})
         if self.noise:
@@ -48,9 +48,11 @@ class LinearRegression(Task):
         """w'x, without noise."""
         return torch.einsum("bnd,bd->bn", xs, truth["w"])
 
-    def weights(self, batch: int, mask: Float[Tensor, "d"], generator: torch.Generator) -> Float[Tensor, "batch d"]:
-        """The hidden w of each prompt, zero outside the active coordinates."""
-        return torch.randn(batch, self.d, generator=generator, device=generator.device) * mask
+    def weights(
+        self, batch: int, mask: Float[Tensor, "d"] | None, generator: torch.Generator
+    ) -> Float[Tensor, "batch d"]:
+        """The hidden w of each prompt, zero outside the active coordinates; without a mask all are active."""
+        return masked(torch.randn(batch, self.d, generator=generator, device=generator.device), mask)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +72,16 @@ class SparseRegression(LinearRegression):
         """nonzero + noise^2."""
         return self.nonzero + self.noise**2
 
-    def weights(self, batch: int, mask: Float[Tensor, "d"], generator: torch.Generator) -> Float[Tensor, "batch d"]:
+    def weights(
+        self, batch: int, mask: Float[Tensor, "d"] | None, generator: torch.Generator
+    ) -> Float[Tensor, "batch d"]:
         """Normal entries at `nonzero` random active places (at all of them where fewer are active)."""
-        keys = torch.rand(batch, self.d, generator=generator, device=generator.device) + mask
+        keys = torch.rand(batch, self.d, generator=generator, device=generator.device) + (1.0 if mask is None else mask)
         places = keys.topk(self.nonzero, dim=1).indices
         support = torch.zeros_like(keys).scatter_(1, places, 1.0)
         return super().weights(batch, mask, generator) * support
+
+
+def masked(values: Float[Tensor, "*batch d"], mask: Float[Tensor, "d"] | None) -> Float[Tensor, "*batch d"]:
+    """Zero outside the mask; without one the values as they are, so that a captured step does not multiply by ones."""
+    return values if mask is None else values * mask

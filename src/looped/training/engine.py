@@ -10,6 +10,7 @@ All three do the same mathematics with the same random numbers. A captured step 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ class Graphs:
             self.warm.update(keys)
             return
         if self.draws:
-            self._put(cut, self._draw(cut))
+            self._put(cut, self._draw(cut, self._now()))
         elif trainer.config.depth is None:  # always the same loops: one graph for all of it
             self._replay(("step", cut), lambda: self._plainly(cut, ahead, last, windows))
             return
@@ -116,14 +117,15 @@ class Graphs:
     def _plainly(self, cut: int | None, ahead: int, last: int, windows: dict[str, Any]) -> None:
         passes = self.trainer.passes
         passes.refresh()
-        prompt = self._draw(cut)
-        self._learn(prompt, passes.whole(prompt, ahead=ahead, loops=last, **windows))
+        now = self._now()
+        prompt = self._draw(cut, now)
+        self._learn(prompt, passes.whole(prompt, ahead=ahead, loops=last, **windows), now)
 
     def _begin(self, cut: int | None) -> None:
         """Under capture: what it makes stays where the other graphs of this cut read it."""
         passes = self.trainer.passes
         passes.refresh()
-        prompt = self.held[cut][0] if self.draws else self._draw(cut)
+        prompt = self.held[cut][0] if self.draws else self._draw(cut, self._now())
         context, state = passes.begin(prompt)
         self.held[cut] = (prompt, context, tree_map(torch.clone, state))
 
@@ -134,20 +136,22 @@ class Graphs:
                 old.copy_(new)
 
     def _finish(self, prompt: AnyPrompt, state: Any, last: int, windows: dict[str, Any]) -> None:
-        self._learn(prompt, self.trainer.passes.finish(prompt, state, loops=last, **windows))
+        self._learn(prompt, self.trainer.passes.finish(prompt, state, loops=last, **windows), self._now())
 
-    def _learn(self, prompt: AnyPrompt, outputs: Tensor) -> None:
-        self.trainer.learn(prompt, outputs, self._now())
+    def _learn(self, prompt: AnyPrompt, outputs: Tensor, now: Now) -> None:
+        self.trainer.learn(prompt, outputs, now)
         self.counter += 1
 
-    def _draw(self, cut: int | None) -> AnyPrompt:
-        prompt = self.trainer.draw(self._now())
+    def _draw(self, cut: int | None, now: Now) -> AnyPrompt:
+        prompt = self.trainer.draw(now)
         return prompt if cut is None else prompt.head(cut)
 
     def _now(self) -> Now:
         assert self.table is not None
         rate, dims, points, decay = self.table.index_select(0, self.counter.view(1))[0].unbind()
         config = self.trainer.config
+        # what no schedule changes is a plain number: nothing is computed on the device with it
+        points = config.points if config.active_points is None else points
         return Now(self.counter, rate, None if config.dims is None else dims, points, decay)
 
     def _table(self) -> Tensor:
@@ -167,6 +171,8 @@ class Graphs:
         for generator in self.trainer.generators:
             graph.register_generator_state(generator)
         torch.cuda.synchronize(self.trainer.device)
+        collects = gc.isenabled()
+        gc.disable()  # a finished training's graphs, collected just now, would be destroyed, and that breaks a capture
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 body()
@@ -175,6 +181,9 @@ class Graphs:
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"this step cannot be captured as a CUDA graph ({reason}). Use --engine plain.") from error
+        finally:
+            if collects:
+                gc.enable()
         return graph
 
     def _check_count(self) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from looped.models.base import LoopedModel
 from looped.models.decoder import Context, LoopedDecoder
-from looped.models.gpu.decoder import NAMES, Loops, one_loop, weights_of
+from looped.models.gpu.decoder import NAMES, Loops, one_loop, over_tokens, weights_of
 from looped.prompt import AnyPrompt
 from looped.training.passes import Passes
 
@@ -26,6 +26,13 @@ class FusedPasses(Passes):
         own = dict(model.named_parameters())
         self.loop_weights = [own[name] for name in NAMES]
         self.read_in: tuple[Tensor, Tensor] | None = None
+        self.zeros: dict[Any, Tensor] = {}
+
+    @torch.no_grad()
+    def begin(self, prompt: AnyPrompt) -> tuple[Any, Any]:
+        """The context and the state before the first loop; the decoder brings what it reads to its precision itself."""
+        context = self.low.embed(prompt)
+        return context, self.low.start(context)
 
     @torch.no_grad()
     def loop(self, state: Tensor, context: Context) -> Tensor:
@@ -41,21 +48,22 @@ class FusedPasses(Passes):
         return self._loops(prompt, state, 0, loops, grad, keep)
 
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
-        """The slope of the loss along every weight."""
+        """The slope of the loss, summed over models, along every weight; the next call may write over it."""
         assert self.read_in is not None
         tokens, embedded = self.read_in
-        up, *found = torch.autograd.grad(loss, [embedded, *self.loop_weights])
+        up, *found = torch.autograd.grad(loss, [embedded, *self.loop_weights], self.one.expand_as(loss))
         slopes = dict(zip(NAMES, found, strict=True))
         # tokens = interleaved pairs; embedded = tokens W' + b + positions
-        positions = up.sum(-3, dtype=torch.float32)
-        every = torch.zeros_like(self.model.positions)
-        every[..., : positions.shape[-2], :] = positions
-        flat = (*up.shape[:-3], -1)
-        slopes["positions"] = every
+        # positions behind the prompt's have slope 0: the sum goes straight in front of zeros made once
+        slopes["positions"] = self._zeros(self.model.positions, up.shape[-2])
+        positions = slopes["positions"][..., : up.shape[-2], :]
+        torch.sum(up, -3, dtype=positions.dtype, out=positions)
         slopes["read_in.bias"] = positions.sum(-2)
-        slopes["read_in.weight"] = (
-            up.reshape(*flat, up.shape[-1]).mT @ tokens.reshape(*flat, tokens.shape[-1])
-        ).float()
+        weight = self.model.read_in.weight
+        models = weight.shape[:-2].numel()
+        # cut into as many parts as fill the card: as one product it would be two tiles, each a sum over every token
+        up, tokens = (one.reshape(1, models, -1, one.shape[-1]) for one in (up, tokens))
+        slopes["read_in.weight"] = over_tokens(up, tokens).view_as(weight)
         return [slopes[name] for name, weight in self.model.named_parameters() if weight.requires_grad]
 
     def _loops(
@@ -66,8 +74,15 @@ class FusedPasses(Passes):
             tokens = self.low.interleaved(prompt)
             embedded = self.low.read(tokens).tokens.contiguous()
         self.read_in = tokens, embedded.requires_grad_()
-        start = torch.zeros_like(embedded) if state is None else state
+        start = self._zeros(embedded) if state is None else state
         matrices, vectors = weights_of(self.model, self.low)
         return Loops.apply(
             embedded, start.detach(), ahead, loops, keep, self.model.config.heads, matrices, vectors, *self.loop_weights
         )
+
+    def _zeros(self, like: Tensor, use: int = 0) -> Tensor:
+        """Zeros of this shape for this use, made once: outside a graph, in the plain step before its capture."""
+        key = (like.shape, like.dtype, use)
+        if key not in self.zeros:
+            self.zeros[key] = torch.zeros_like(like, requires_grad=False)
+        return self.zeros[key]

@@ -12,6 +12,7 @@ from torch import Tensor
 from looped.models.base import LoopedModel
 from looped.models.loop import unroll
 from looped.prompt import AnyPrompt
+from looped.training.pieces import pieces
 
 
 class Passes:
@@ -25,12 +26,15 @@ class Passes:
         self.low = model if dtype is not torch.bfloat16 else copy.deepcopy(model).to(dtype)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.read = [weight for weight in self.low.parameters() if weight.requires_grad]
+        # made once: a slope of the loss along itself costs an operation at every step
+        self.one = next(model.parameters()).new_ones(())
+        self.copied = pieces(list(self.low.parameters()), list(model.parameters()))
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Bring the copy up to the weights."""
         if self.low is not self.model:
-            torch._foreach_copy_(list(self.low.parameters()), list(self.model.parameters()))  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_copy_(self.copied[0], self.copied[1])  # pyright: ignore[reportPrivateImportUsage]
 
     @torch.no_grad()
     def begin(self, prompt: AnyPrompt) -> tuple[Any, Any]:
@@ -61,9 +65,9 @@ class Passes:
         return self.finish(prompt, state, loops=loops, grad=grad, keep=keep)
 
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
-        """The slope of the loss along every weight; None along one that it does not read."""
+        """The slope of the loss, summed over models, along every weight; None along one that it does not read."""
         # not backward(): it would bind the weights to the stream they were first used on
-        found = torch.autograd.grad(loss, self.read, allow_unused=True)
+        found = torch.autograd.grad(loss, self.read, self.one.expand_as(loss), allow_unused=True)
         return [
             None if one is None else one.to(old.dtype).contiguous()
             for one, old in zip(found, self.weights, strict=True)

@@ -25,7 +25,8 @@ from looped.tasks.task import SequenceTask
 from looped.training.distributed import ALONE, LostRank, Team
 from looped.training.distributed import join as join_ranks
 from looped.training.engine import Now, Plain, check_engine, choose
-from looped.training.optim import Optimizers, clip_gradients
+from looped.training.optim import Optimizers
+from looped.training.pieces import follow
 from looped.training.run import Checkpoint, Run, load_weights, read_checkpoint
 from looped.training.threads import check_threads
 from looped.training.threads import threads as with_threads
@@ -206,13 +207,14 @@ class Trainer:
         models = [self._build(seed) for seed in self.seeds]
         self.model = stack(models) if self.stacked else models[0]
         self.engine, self.passes = choose(self, engine)
-        self.optimizers = Optimizers(self.model, self.config.optimizer, captured=not isinstance(self.engine, Plain))
+        captured = not isinstance(self.engine, Plain)
+        self.optimizers = Optimizers(self.model, self.config.optimizer, captured=captured, dtype=self.passes.dtype)
         self.average = None if self.config.average is None else {k: v.clone() for k, v in self.weights().items()}
         self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in self.seeds]
         self.pool = self._draw_pool()
-        # loss, error and gradient norm of each model, summed since the last line; first step with a loss not finite
+        # loss, error, gradient norm of each model since the last line; first step with a loss not finite, or `steps`
         self.sums = torch.zeros(3, len(runs), device=device)
-        self.first_bad = torch.full((len(runs),), -1, dtype=torch.int64, device=device)
+        self.first_bad = torch.full((len(runs),), self.config.steps, device=device)
         self.done = 0
         self.spent = 0.0
 
@@ -267,24 +269,24 @@ class Trainer:
         batch: AnyPrompt = prompt if whole is None else whole
         error = self.task.error(outputs, prompt)
         loss = self._weighted(error, prompt, batch)
-        for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss.sum()), strict=True):
+        for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss), strict=True):
             weight.grad = gradient
         self.team.add_gradients(self.model)
-        norm = clip_gradients(self.model, self.config.optimizer.clip, stacked=self.stacked)
+        norm = self.optimizers.clip(self.model, stacked=self.stacked)
         self.optimizers.step(now.rate)
         self.model.zero_grad(set_to_none=True)
         with torch.no_grad():
             if self.average is not None:
-                for name, value in self.weights().items():
-                    self.average[name].lerp_(value, 1 - now.decay)
+                follow([*self.average.values()], [*self.weights().values()], now.decay)
             # of pairs the last one, with the most examples before it; of a sequence every token that is scored
             pairs, end, loss = isinstance(prompt, Prompt), error[-1:], loss.detach()
             end = _at(end, now.points) if pairs else end
-            last = self._mean(end) * _share(prompt, batch) if pairs else self._weighted(end, prompt, batch)
+            last = _part(self._mean(end), prompt, batch) if pairs else self._weighted(end, prompt, batch)
             self.team.add(loss, last)
-            self.sums += torch.stack([part.reshape(-1) for part in (loss, last, norm)])
-            bad = ~torch.isfinite(loss).reshape(-1) & (self.first_bad < 0)
-            self.first_bad.copy_(torch.where(bad, now.step, self.first_bad))
+            torch._foreach_add_([*self.sums], [part.reshape(-1) for part in (loss, last, norm)])  # pyright: ignore[reportPrivateImportUsage]
+            # not isfinite: that is four kernels of a captured step, and this is two
+            bad = (loss - loss).reshape(-1) != 0
+            torch.minimum(self.first_bad, torch.where(bad, now.step, self.first_bad), out=self.first_bad)
 
     def sample(self, step: int) -> AnyPrompt:
         """The prompts of a step."""
@@ -349,7 +351,7 @@ class Trainer:
     def check_finite(self) -> None:
         """Stop where a loss was not finite; the last checkpoints stay as they are."""
         for run, bad in zip(self.runs, self.first_bad.tolist(), strict=True):
-            if bad >= 0:
+            if bad < self.config.steps:
                 self._diverged(run, f"the loss was not finite at step {bad}")
 
     def save(self) -> None:
@@ -431,11 +433,10 @@ class Trainer:
 
     def _weighted(self, error: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
         """Mean over the positions of the whole batch that are scored, each by its weight: what `prompt` adds to it."""
-        share = _share(prompt, whole)
         if prompt.weights is None or whole.weights is None:
-            return self._mean(error) * share
+            return _part(self._mean(error), prompt, whole)
         own, every = (weights[..., -error.shape[-1] :] for weights in (prompt.weights, whole.weights))
-        return self._mean(error * own) * share / self._mean(every.expand(len(error), *every.shape))
+        return _part(self._mean(error * own), prompt, whole) / self._mean(every.expand(len(error), *every.shape))
 
     def _points(self, step: int) -> int:
         schedule, points = self.config.active_points, self.config.points
@@ -502,6 +503,7 @@ def _writing(run: Run) -> Iterator[None]:
         ) from None
 
 
-def _share(prompt: AnyPrompt, whole: AnyPrompt) -> float:
-    """How much of the whole batch this is; 1 for a process on its own."""
-    return prompt.places[-2] / whole.places[-2]
+def _part(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
+    """Of a mean over `prompt` what it adds to that over the whole batch; all of it in a process on its own."""
+    own, every = prompt.places[-2], whole.places[-2]
+    return mean if own == every else mean * (own / every)

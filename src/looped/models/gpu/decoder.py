@@ -208,7 +208,7 @@ class Loops(torch.autograd.Function):
             dprompt = dh0.sum(0).view(ctx.prompt_shape)
         pairs = {"attention.qkv": (dqkv, held.a), "attention.proj": (dh1, held.o), "mlp.fc": (du, held.c),
                  "mlp.proj": (dh2, held.g)}  # fmt: skip
-        found |= {f"{BLOCK}{name}.weight": _over_tokens(up, x) for name, (up, x) in pairs.items()}
+        found |= {f"{BLOCK}{name}.weight": over_tokens(up, x) for name, (up, x) in pairs.items()}
         if second is not None:
             torch.cuda.current_stream(dy.device).wait_stream(second)
         gradients = [found[name].reshape(shape) for name, shape in zip(NAMES, ctx.shapes, strict=True)]
@@ -263,7 +263,7 @@ def _times(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
     return torch.bmm(x, weight, out=out)
 
 
-def _over_tokens(up: Tensor, x: Tensor) -> Tensor:
+def over_tokens(up: Tensor, x: Tensor) -> Tensor:
     """The slope along a weight: sum over loops and tokens of up x', model by model, in full precision."""
     loops, models, tokens, _ = up.shape
     parts = _parts(loops * tokens, up.shape[-1] * x.shape[-1]) if models == 1 else loops

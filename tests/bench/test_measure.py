@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from looped.bench import check
 from looped.bench import measure as timing
 from looped.bench.cases import Case, chosen_cases, left_out
 from looped.bench.check import Agreement, compare, first_gradients
@@ -156,3 +157,17 @@ def test_limits():
     assert not replace(fine, gradients=2e-5).holds
     assert not replace(fine, losses=2e-3).holds
     assert ENGINES[0] == "plain"
+
+
+@pytest.mark.parametrize(("far", "holds"), [(0.019, True), (0.021, False)])
+def test_bfloat16_is_judged_by_what_its_rounding_does_to_the_plain_engine(monkeypatch, far, holds):
+    def losses(case, device, steps):
+        assert case.packed == 3
+        moved = 0.0 if case.dtype == "float32" else {"plain": 0.01, "graph": far}[case.engine]
+        return torch.linspace(1.0, 0.5, steps)[:, None].repeat(1, 3) * (1 - moved)
+
+    monkeypatch.setattr(check, "first_losses", losses)
+    (found,) = check.rounding(CASE, ["plain", "graph", "gpt2"], CPU, steps=4)
+    assert (found.engine, found.holds, found.to_data()["holds"]) == ("graph", holds, holds)
+    assert (found.losses, found.spread) == (pytest.approx(far, rel=1e-3), pytest.approx(0.01, rel=1e-3))
+    assert ("NOT WITHIN" in found.line()) is not holds

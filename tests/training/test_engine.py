@@ -179,14 +179,14 @@ def test_a_resumed_run_goes_on_under_replay(tmp_path):
 @needs_gpu
 def test_replayed_steps_allocate_nothing_and_capture_each_shape_once(tmp_path):
     config = with_train(
-        steps=400, active_points=Staircase(start=2, stop=8, by=2, every=1), depth=RandomDepth(low=2, high=6)
+        steps=1100, active_points=Staircase(start=2, stop=8, by=2, every=1), depth=RandomDepth(low=2, high=6)
     )
     config = replace(config, model=replace(config.model, loops=6))
     trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cuda"), "fused")
     for step in range(100):
         trainer.step(step)
     held, graphs = torch.cuda.memory_stats()["allocation.all.allocated"], dict(trainer.engine.graphs)
-    for step in range(100, 400):
+    for step in range(100, 1100):
         trainer.step(step)
     torch.cuda.synchronize()
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == held

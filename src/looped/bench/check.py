@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -12,10 +12,13 @@ from torch import Tensor
 from looped.bench.cases import Case
 from looped.bench.measure import obstacle, precision, release, stepper
 from looped.bench.rivals import RivalTrainer
+from looped.training.engine import ENGINES
 from looped.training.trainer import Trainer
 
 GRADIENTS, LOSSES = 1e-5, 1e-3
 """Largest relative difference of the gradients, and of any step's loss."""
+WITHIN, SEEDS = 2.0, 3
+"""In bfloat16 a loss may be so many times as far from float32 as the plain engine's, the largest of so many seeds."""
 STEPS, GRADIENT_STEPS = 50, 4
 """An engine may run its first steps plainly and capture a later one: the gradients of several are compared."""
 
@@ -59,6 +62,51 @@ class Agreement:
             "holds": self.holds,
             "note": self.note,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rounding:
+    """How far bfloat16 takes an engine's losses from float32, against what its rounding alone does."""
+
+    engine: str
+    """Its name."""
+    losses: float
+    """Largest relative difference of a step's loss from the plain engine's in float32, over several seeds."""
+    spread: float
+    """The same of the plain engine in bfloat16."""
+    steps: int = STEPS
+    """How many losses were compared, of each seed."""
+
+    @property
+    def holds(self) -> bool:
+        """Within the spread."""
+        return self.losses <= WITHIN * self.spread
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.engine}, bfloat16: losses of {self.steps} steps, {SEEDS} seeds, {self.losses:.1e} from float32; "
+            f"{'within' if self.holds else 'NOT WITHIN'} {WITHIN:g} times plain's own {self.spread:.1e}."
+        )
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {**asdict(self), "within": WITHIN, "seeds": SEEDS, "holds": self.holds}
+
+
+def rounding(case: Case, engines: Sequence[str], device: torch.device, *, steps: int = STEPS) -> list[Rounding]:
+    """Every engine of our own in bfloat16 against the plain one in float32 and in bfloat16; only on a GPU."""
+    case = replace(case, packed=SEEDS)
+    with precision("float32"):
+        exact = first_losses(replace(case, engine="plain", dtype="float32"), device, steps)
+
+    def far(name: str) -> float:
+        low = replace(case, engine=name, dtype="bfloat16")
+        return float(((first_losses(low, device, steps) - exact).abs() / exact).max())
+
+    spread = far("plain")
+    others = [name for name in engines if name in ENGINES and name != "plain"]
+    return [Rounding(engine=name, losses=far(name), spread=spread, steps=steps) for name in others]
 
 
 def compare(

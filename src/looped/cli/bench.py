@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from looped.bench.cases import Case, Dtype, chosen_cases, left_out
-from looped.bench.check import compare
+from looped.bench.check import compare, rounding
 from looped.bench.measure import Measured, matrix_rate, measure, obstacle, stepper
 from looped.bench.rivals import RIVALS, transformers
 from looped.bench.table import bench_figure, notes, table
@@ -153,11 +153,13 @@ def _check(
         show = _shower(bar)
         show(0, "comparing engines")
         found = compare(cases[0], others, device, progress=lambda done: show(done, "comparing engines"))
-    holds = all(one.holds is not False for one in found)
+        low = rounding(cases[0], others, device) if device.type == "cuda" else []
+    holds = all(one.holds is not False for one in (*found, *low))
     if json:
-        print_json({"provenance": _provenance(device, names), "holds": holds, "engines": [o.to_data() for o in found]})
+        parts = {"engines": [one.to_data() for one in found], "bfloat16": [one.to_data() for one in low]}
+        print_json({"provenance": _provenance(device, names), "holds": holds, **parts})
     elif not quiet:
-        for one in found:
+        for one in (*found, *low):
             say(one.line())
     if not holds:
         raise typer.Exit(1)

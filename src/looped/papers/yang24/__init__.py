@@ -61,7 +61,7 @@ def sparse(scale: Scale = "cpu") -> Experiment:
     base = linear(scale)
     nonzero = {"smoke": 1, "cpu": 2, "paper": 3}[scale]
     named = replace(base, name="yang24.sparse", task=SparseRegression(d=base.task.d, nonzero=nonzero))
-    return around(training(named, steps=12_000), 20, 10) if scale == "paper" else named
+    return around(training(named, steps=40_000), 20, 10) if scale == "paper" else named
 
 
 def tied(scale: Scale = "cpu") -> Experiment:

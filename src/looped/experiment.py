@@ -123,6 +123,11 @@ def hash_of(data: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
+def is_plain(name: str) -> bool:
+    """Whether a name can name a folder, and never leads out of the one it is in."""
+    return bool(name.strip(".")) and all(letter.isalnum() or letter in "._-" for letter in name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One training run, complete: the same data gives the same run."""
@@ -155,7 +160,7 @@ class Experiment:
         asks_everywhere = getattr(self.model, "query", None) == "every" and not getattr(self.model, "causal", True)
         if self.train is not None and isinstance(self.task, SequenceTask) and asks_everywhere:
             raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")
-        if not self.name.strip(".") or any(not (letter.isalnum() or letter in "._-") for letter in self.name):
+        if not is_plain(self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
 
     @property

@@ -139,13 +139,13 @@ def test_start_takes_the_weights_of_another_run(call, trained, tmp_path):
     assert Run.open(json.loads(out)["run"]).experiment.train.start == str(trained)
 
 
-@pytest.mark.parametrize("kind", [None, "recipes", "tasks", "shifts", "models", "theorems"])
+@pytest.mark.parametrize("kind", [None, "recipes", "tasks", "shifts", "architectures", "models", "theorems"])
 def test_list_prints_names_with_a_line_each(call, kind):
     arguments = [] if kind is None else [kind]
     code, out, error = call("list", *arguments, "--json")
     assert (code, error) == (0, "")
     told = json.loads(out)
-    assert set(told) == {kind} if kind else set(told) >= {"recipes", "tasks", "models", "theorems"}
+    assert set(told) == {kind} if kind else set(told) >= {"recipes", "tasks", "architectures", "models", "theorems"}
     assert all(line for entries in told.values() for line in entries.values())
     if kind == "recipes":
         names = {f"yang24.{name}" for name in ("linear", "linear_12_layers", "sparse", "tied")}

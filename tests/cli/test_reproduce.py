@@ -10,7 +10,8 @@ from looped.cli.reproduce import KEYS
 
 
 def test_a_figure_is_measured_drawn_and_judged(call, tmp_path):
-    code, out, error = call("reproduce", "chen24.fig1", "--scale", "cpu", "--out", tmp_path, "--device", "cpu")
+    where = ("--out", tmp_path, "--device", "cpu")
+    code, out, error = call("reproduce", "chen24.fig1", "--scale", "cpu", *where, "--again")
     assert code == 0  # one of its claims fails, which is a result
     assert out == ""
     assert re.search(r"4 claims, \d hold", error)
@@ -41,6 +42,44 @@ def test_json_has_the_claims_and_a_kept_result_is_not_measured_again(call, tmp_p
     assert json.loads(file.read_text())["data"]["kappa"][0][0] == 123.0
     call("reproduce", "chen24", *where, "--again")
     assert json.loads(file.read_text())["data"]["kappa"][0][0] != 123.0
+
+
+def test_a_result_kept_with_looped_is_taken_and_said_so(call, tmp_path, monkeypatch):
+    own, out = tmp_path / "own", tmp_path / "out"
+    monkeypatch.setattr("looped.training.kept.own_results", lambda *_: own)
+    ask = ("reproduce", "chen24.fig1", "--scale", "smoke", "--device", "cpu")
+    assert call(*ask, "--out", own, "--quiet")[0] == 0
+    ours = json.loads((own / "chen24.fig1.smoke.json").read_text())
+    ours["data"]["kappa"][0][0] = 123.0
+    ours["provenance"]["device"] = "the one it was measured on"
+    (own / "chen24.fig1.smoke.json").write_text(json.dumps(ours))
+    code, _, error = call(*ask, "--out", out)
+    assert code == 0
+    assert "chen24.fig1 at scale smoke: taken from the results kept with looped." in error
+    taken = json.loads((out / "chen24.fig1.smoke.json").read_text())
+    assert taken["data"] == ours["data"]
+    assert taken["provenance"] == ours["provenance"]
+    assert (out / "figures" / "chen24.fig1.smoke.png").exists()
+    assert "taken from" not in call(*ask, "--out", out)[2]  # it lies there now
+    code, _, error = call(*ask, "--out", out, "--again")
+    assert code == 0
+    assert "taken from" not in error
+    assert json.loads((out / "chen24.fig1.smoke.json").read_text())["data"]["kappa"][0][0] != 123.0
+
+
+def test_a_result_of_other_settings_is_not_taken(call, tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    monkeypatch.setattr("looped.training.kept.own_results", lambda *_: own)
+    ask = ("reproduce", "chen24.fig1", "--scale", "smoke", "--device", "cpu", "--out")
+    assert call(*ask, own, "--quiet")[0] == 0
+    ours = json.loads((own / "chen24.fig1.smoke.json").read_text())
+    (own / "chen24.fig1.smoke.json").write_text(json.dumps({**ours, "settings_hash": "another"}))
+    assert "taken from" not in call(*ask, tmp_path / "out")[2]
+    (own / "chen24.fig1.smoke.json").write_text(json.dumps({**ours, "data": {}}))
+    code, out, error = call(*ask, tmp_path / "third")
+    assert (code, out) == (2, "")
+    assert "is damaged" in error
+    assert error.count("\n") == 1
 
 
 def test_quiet_says_nothing(call, tmp_path):

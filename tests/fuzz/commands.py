@@ -83,6 +83,8 @@ def command_line(draw: random.Random, folder: Path) -> Case:
         arguments += [] if "--resume" in arguments else ["--scale", "smoke"]
     elif name in ("evaluate", "identify", "diagnose") and "--prompts" not in arguments:
         arguments += ["--prompts", "8"]
+    elif name == "keep":
+        arguments += ["--prompts", "8", "--device", "cpu", "--out", str(folder / "models")]
     elif name == "report":
         arguments += ["--out", str(folder / "page.html")]
     if name in LARGE:
@@ -97,12 +99,12 @@ def _argument(draw: random.Random, name: str, run: Path) -> list[str]:
         return [draw.choice(("yang24.linear", "yang24.tied", "yang24.sparse", "yang24.linearr", values.word(draw)))]
     if name == "construct":
         return [draw.choice(("gatmiry24.thm5", "gao24.thm4.1", values.word(draw)))]
-    if name in ("evaluate", "identify", "diagnose", "report"):
+    if name in ("evaluate", "identify", "diagnose", "report", "keep"):
         return [draw.choice((str(run), str(run), str(run), str(run.parent), values.word(draw)))]
     if name == "import":
         return [draw.choice((str(run / "config.json"), str(run), values.word(draw)))]
     if name == "list":
-        return [draw.choice(("recipes", "claims", "figures", values.word(draw)))]
+        return [draw.choice(("recipes", "claims", "figures", "models", values.word(draw)))]
     return [values.word(draw)]
 
 

@@ -44,6 +44,7 @@ def run_folder(draw: random.Random, folder: Path) -> Case:
             ["report", str(folder), "--out", str(folder / "page.html")],
             ["identify", str(run), "--prompts", "8", "--loops", "1", "--max-steps", "1"],
             ["diagnose", str(run), "--prompts", "4", "--device", "cpu", "--starts", "1"],
+            ["keep", str(run), "--prompts", "4", "--device", "cpu", "--out", str(folder / "models")],
         )
     )
     if draw.random() < 0.3:

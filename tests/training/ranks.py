@@ -12,7 +12,8 @@ from looped.functional.schedules import Staircase
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.distributed import join
-from looped.training.trainer import Interrupted, Trainer, train, train_seeds
+from looped.training.stopping import Interrupted
+from looped.training.trainer import Trainer, train, train_seeds
 
 EXPERIMENT = Experiment(
     name="ranks",

@@ -24,7 +24,8 @@ from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.grid import train_grid
 from looped.training.run import Run, checkpoint_path, load
-from looped.training.trainer import Interrupted, NotSaved, Trainer, train, train_seeds
+from looped.training.stopping import Interrupted, NotSaved
+from looped.training.trainer import Trainer, train, train_seeds
 
 pytestmark = pytest.mark.xdist_group("kill")  # one server for all
 

@@ -13,8 +13,9 @@ from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training import threads as module
 from looped.training.determinism import check_determinism
+from looped.training.stopping import Interrupted
 from looped.training.threads import at_threads, recorded
-from looped.training.trainer import Interrupted, train
+from looped.training.trainer import train
 
 EXPERIMENT = Experiment(
     name="twice",

@@ -12,7 +12,8 @@ from looped.tasks.regression import LinearRegression
 from looped.training import executors
 from looped.training.grid import train_grid
 from looped.training.run import Run
-from looped.training.trainer import Diverged, Interrupted, train
+from looped.training.stopping import Interrupted
+from looped.training.trainer import Diverged, train
 
 BASE = Experiment(
     name="cell",

@@ -14,7 +14,8 @@ from looped.papers import gao24
 from looped.tasks.sequences import AutoRegression, ChainOfThought
 from looped.tasks.translation import Translation
 from looped.training.run import Run
-from looped.training.trainer import Interrupted, Trainer, train, train_seeds
+from looped.training.stopping import Interrupted
+from looped.training.trainer import Trainer, train, train_seeds
 from tasks.tiny_text import write
 
 TWO = Part(heads=2)

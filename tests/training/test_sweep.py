@@ -21,6 +21,7 @@ from looped.training.executors import Executor
 from looped.training.points import Standing, last_metrics, point, points, read_axes, read_file, standing
 from looped.training.processes import Processes
 from looped.training.run import checkpoint_path, read_checkpoint
+from looped.training.stopping import Interrupted
 from looped.training.sweep import (
     read_sweep,
     save_sweep,
@@ -30,7 +31,7 @@ from looped.training.sweep import (
     table,
     write_table,
 )
-from looped.training.trainer import Diverged, Interrupted, train
+from looped.training.trainer import Diverged, train
 from looped.training.worker import job_of, work
 
 BASE = Experiment(

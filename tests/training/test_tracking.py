@@ -14,7 +14,8 @@ from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.run import Run
-from looped.training.trainer import Interrupted, train, train_seeds
+from looped.training.stopping import Interrupted
+from looped.training.trainer import train, train_seeds
 
 EXPERIMENT = Experiment(
     name="tracked",

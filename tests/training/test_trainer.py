@@ -17,7 +17,8 @@ from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.run import Run, checkpoint_path, load
-from looped.training.trainer import Diverged, Interrupted, Trainer, stop_signals, train, train_seeds
+from looped.training.stopping import Interrupted, stop_signals
+from looped.training.trainer import Diverged, Trainer, train, train_seeds
 
 TASK = LinearRegression(d=2)
 MODEL = DecoderConfig(d=2, width=8, heads=2, loops=3, positions=12)

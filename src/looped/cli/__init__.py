@@ -15,6 +15,7 @@ from looped.cli.demo import demo
 from looped.cli.diagnose import diagnose
 from looped.cli.evaluate import evaluate
 from looped.cli.identify import identify
+from looped.cli.keep import keep
 from looped.cli.listing import list_all
 from looped.cli.report import report
 from looped.cli.reproduce import reproduce
@@ -22,7 +23,8 @@ from looped.cli.sweep import sweep
 from looped.cli.train import import_file, train
 from looped.cli.verify import verify
 from looped.training.distributed import LostRank, launched
-from looped.training.trainer import Diverged, Interrupted
+from looped.training.stopping import Interrupted
+from looped.training.trainer import Diverged
 
 app = typer.Typer(
     help="The laboratory for transformers that learn by looping.",
@@ -43,6 +45,7 @@ for name, command in {
     "diagnose": diagnose,
     "verify": verify,
     "reproduce": reproduce,
+    "keep": keep,
     "report": report,
     "bench": bench,
 }.items():

@@ -29,6 +29,11 @@ Code = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU where there is one.")]
 
+RUN = "A run folder, or a kept model such as yang24.linear; `looped list models`."
+"""Help of every argument that takes a run."""
+NOT_SAVED = "Not saved: nothing is written into a kept model's folder. `--json` prints the numbers."
+"""What commands say that would otherwise write beside the run."""
+
 messages = Console(stderr=True, soft_wrap=True)
 """Everything for people goes to standard error; standard output is for results."""
 

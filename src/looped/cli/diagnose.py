@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json, say, usual_points
+from looped.cli.common import (
+    NOT_SAVED,
+    RUN,
+    Code,
+    Device,
+    Json,
+    Quiet,
+    messages,
+    pick_device,
+    print_json,
+    say,
+    usual_points,
+)
 from looped.cli.train import handed_over
 from looped.evaluation.diagnose import Diagnosis
 from looped.evaluation.diagnose import diagnose as examine
@@ -19,7 +31,7 @@ from looped.training.run import Run
 
 
 def diagnose(
-    run: Annotated[str, typer.Argument(help="A run folder.")],
+    run: Annotated[str, typer.Argument(help=RUN)],
     points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
     loops: Annotated[int | None, typer.Option(help="How far to loop on; default 4x trained.")] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = 128,
@@ -46,14 +58,17 @@ def diagnose(
     model = opened.model(pick_device(device))
     found = examine(model, experiment.task, points=points, loops=loops, prompts=prompts, starts=starts, seed=seed)
     data = finite({"run": run, **found.to_data()})
-    write_json(opened.path / "diagnose.json", data)
-    picture = save_figure(diagnosis_figure(found), opened.path / "diagnose.png")
+    saved = NOT_SAVED
+    if not opened.kept:
+        write_json(opened.path / "diagnose.json", data)
+        picture = save_figure(diagnosis_figure(found), opened.path / "diagnose.png")
+        saved = f"Saved in {opened.path / 'diagnose.json'} and {picture}."
     if json:
         print_json(data)
     elif not quiet:
         messages.print(table(found))
         say(found.verdict)
-        say(f"Saved in {opened.path / 'diagnose.json'} and {picture}.")
+        say(saved)
 
 
 def table(found: Diagnosis) -> Table:

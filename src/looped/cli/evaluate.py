@@ -13,7 +13,21 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from looped.baselines.positions import spread
-from looped.cli.common import Code, Device, Json, Quiet, Set, late, messages, pick_device, print_json, say, usual_points
+from looped.cli.common import (
+    NOT_SAVED,
+    RUN,
+    Code,
+    Device,
+    Json,
+    Quiet,
+    Set,
+    late,
+    messages,
+    pick_device,
+    print_json,
+    say,
+    usual_points,
+)
 from looped.cli.train import handed_over
 from looped.config import override
 from looped.evaluation.cache import Told, cached
@@ -27,7 +41,7 @@ from looped.training.run import Run
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help="A run folder.")],
+    run: Annotated[str, typer.Argument(help=RUN)],
     task: Annotated[str | None, typer.Option(metavar="RECIPE", help="Judge on the task of this recipe.")] = None,
     set_: Set = None,
     scale: Annotated[str | None, typer.Option(help="Scale of that recipe.")] = None,
@@ -91,12 +105,12 @@ def evaluate(
             baselines=baselines,
         )
     title = name or (", ".join(filter(None, [task, *(set_ or []), *(shift or [])])) if changed else "as trained")
-    saved = save_evaluation(opened, title, result)
+    saved = None if opened.kept else save_evaluation(opened, title, result)
     if json:
-        print_json({"run": run, "name": title, "saved": str(saved), **result.to_data()})
+        print_json({"run": run, "name": title, "saved": saved and str(saved), **result.to_data()})
     elif not quiet:
         messages.print(table(result, title))
-        say(f"Saved in {saved}. Next: looped report {opened.path}")
+        say(NOT_SAVED if saved is None else f"Saved in {saved}. Next: looped report {opened.path}")
 
 
 @contextlib.contextmanager

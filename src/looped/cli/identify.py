@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from looped.cli.common import Code, Device, Json, Quiet, messages, pick_device, print_json, say
+from looped.cli.common import NOT_SAVED, RUN, Code, Device, Json, Quiet, messages, pick_device, print_json, say
 from looped.cli.train import handed_over
 from looped.evaluation.identify import Identification
 from looped.evaluation.identify import identify as find
@@ -16,7 +16,7 @@ from looped.training.run import Run
 
 
 def identify(
-    run: Annotated[str, typer.Argument(help="A run folder.")],
+    run: Annotated[str, typer.Argument(help=RUN)],
     points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
     loops: Annotated[int | None, typer.Option(help="Last loop to look at; default as trained.")] = None,
     max_steps: Annotated[
@@ -44,12 +44,13 @@ def identify(
     model = opened.model(pick_device(device))
     found = find(model, experiment.task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
     data = finite({"run": run, **found.to_data()})
-    write_json(opened.path / "identify.json", data)
+    if not opened.kept:
+        write_json(opened.path / "identify.json", data)
     if json:
         print_json(data)
     elif not quiet:
         messages.print(table(found))
-        say(f"Saved in {opened.path / 'identify.json'}.")
+        say(NOT_SAVED if opened.kept else f"Saved in {opened.path / 'identify.json'}.")
 
 
 def table(found: Identification) -> Table:

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -20,16 +20,21 @@ from looped.config import nearest
 from looped.constructions.ready import READY
 from looped.evaluation.shifted import shifts_by_name
 from looped.files import read_json
+from looped.keeping import summary
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
 from looped.reproduce import figures
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
+from looped.training.kept import kept_models
 
 
 def list_all(
     kind: Annotated[
-        str | None, typer.Argument(help="recipes, tasks, shifts, models, theorems, constructions, figures or claims.")
+        str | None,
+        typer.Argument(
+            help="recipes, tasks, shifts, architectures, models, theorems, constructions, figures or claims."
+        ),
     ] = None,
     results: Annotated[
         str | None, typer.Option("--results", metavar="DIR", help="Where `looped reproduce` keeps its results.")
@@ -37,19 +42,21 @@ def list_all(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What there is: recipes, tasks, shifts, models, theorems, constructions, figures, claims, with one line each.
+    """What there is: recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
 
+    Models are the kept ones, which every command takes by name; with --json their numbers are apart.
     A figure's line also says how many claims it checks, and at which scales DIR has it, with how many of them hold; a
     claim's line says at which scales it holds and at which it fails.
 
     Example: `looped list recipes`
     """
     folder = Path("results") if results is None else results_folder(results)
-    known = {
+    known: dict[str, dict[str, Any]] = {
         "recipes": {name: _line(recipe) for name, recipe in recipes().items()},
         "tasks": {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
         "shifts": {name: _line(kind) for name, kind in shifts_by_name().items()},
-        "models": {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
+        "architectures": {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
+        "models": {name: summary(path) for name, path in kept_models().items()},
         "theorems": {name: one.statement for name, one in theorems().items()},
         "constructions": {name: _line(build) for name, build in READY.items()},
         "figures": _figures(folder),
@@ -65,8 +72,26 @@ def list_all(
     for title, entries in shown.items():
         rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, line in entries.items():
-            rows.add_row(name, "" if quiet else escape(line))
+            rows.add_row(name, "" if quiet else escape(line if isinstance(line, str) else model_line(line)))
+        if not entries:
+            rows.add_row("" if quiet else "none yet: `looped keep` makes one")
         console.print(rows)
+
+
+def model_line(facts: dict[str, Any]) -> str:
+    """A kept model in a line: task, size, errors with their intervals, where it was trained."""
+    errors: dict[int, list[str]] = {}
+    for one in facts["errors"]:
+        interval = f"[{_number(one['low'])}, {_number(one['high'])}]"
+        errors.setdefault(one["loops"], []).append(f"{_number(one['mean'])} {interval} at k={one['x']}")
+    told = "; ".join(f"error after {loops} loops {', '.join(texts)}" for loops, texts in errors.items())
+    seconds = facts["seconds"]
+    trained = f"trained in {seconds:.0f} s on {facts['device']}" if seconds else f"made on {facts['device']}"
+    return f"{facts['task']}, {facts['parameters']:,} parameters, {facts['loops']} loops; {told}; {trained}"
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.3g}"
 
 
 def _figures(results: Path) -> dict[str, str]:

@@ -12,12 +12,13 @@ from looped.cli.train import handed_over
 from looped.files import read_json
 from looped.report.page import write_report
 from looped.reproduce import kept
+from looped.training.kept import hint, locate
 from looped.training.run import Run
 from looped.training.sweep import sweep_folders
 
 
 def report(
-    paths: Annotated[list[str] | None, typer.Argument(help="Run folders, or folders that hold some.")] = None,
+    paths: Annotated[list[str] | None, typer.Argument(help="Runs, kept models, folders that hold some.")] = None,
     out: Annotated[str, typer.Option("--out", metavar="FILE", help="The page to write.")] = "report.html",
     results: Annotated[str | None, typer.Option(metavar="DIR", help="Figures that `looped reproduce` kept.")] = None,
     theorems: Annotated[str | None, typer.Option(metavar="FILE", help="What `looped verify --json` printed.")] = None,
@@ -34,9 +35,9 @@ def report(
     handed = handed_over(code)
     # without paths, whatever lies in runs/; nothing need lie there where something else is shown
     optional = (results is not None or theorems) and not Path("runs").is_dir()
-    places = paths or ([] if optional else ["runs"])
-    sweeps = [folder for place in places for folder in sweep_folders(Path(place))]
-    runs = [Run.open(path, handed) for place in places for path in run_folders(Path(place))]
+    places = [locate(place) for place in paths or ([] if optional else ["runs"])]
+    sweeps = [folder for place in places for folder in sweep_folders(place)]
+    runs = [Run.open(path, handed) for place in places for path in run_folders(place)]
     rows = read_json(Path(theorems)) if theorems else None
     if rows is not None and not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         raise ValueError(f"{theorems} does not hold the rows of `looped verify --json`. Print them anew.")
@@ -57,5 +58,7 @@ def run_folders(path: Path) -> list[Path]:
     if (path / "sweep.json").is_file():
         return []  # its table is shown; whoever wants its runs names them, or the folder that holds them
     if not path.is_dir():
-        raise ValueError(f"{path} is not a run folder or a folder that holds some. Train one first: looped demo.")
+        raise ValueError(
+            f"{path} is not a run folder or a folder that holds some. Train one first: looped demo{hint(path)}"
+        )
     return sorted(folder for folder in path.iterdir() if (folder / "config.json").is_file())

@@ -14,6 +14,7 @@ from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, 
 from looped.report.drawing import blank, save_figure
 from looped.reproduce import DAMAGE, Result, damaged, select
 from looped.reproduce import reproduce as run
+from looped.training import kept
 from looped.training.trainer import Diverged
 
 COLOURS = {"holds": "green", "fails": "red", "not judged": "dim"}
@@ -37,8 +38,9 @@ def reproduce(
     """Reproduce figures: measure what is missing, draw, and check what the paper says about each.
 
     A claim that fails is a result, so the exit code is 0; a figure that cannot be made does not stop those after it,
-    but the exit code is not 0 then. Numbers and provenance go to DIR/NAME.SCALE.json, the figure to DIR/figures as
-    .png and .svg.
+    but the exit code is not 0 then. What DIR lacks is taken from the results that come with looped's sources, and kept
+    models stand for their training, as far as the settings are the same. Numbers and provenance go to
+    DIR/NAME.SCALE.json, the figure to DIR/figures as .png and .svg.
 
     Example: `looped reproduce chen24 gatmiry24.fig2 --scale cpu`
     """
@@ -55,7 +57,8 @@ def reproduce(
                 bar.update(task, completed=share, what=what)
 
             try:
-                result = run(figure, scale, out=Path(out), device=where, progress=report, runs=Path(runs), again=again)
+                places = {"out": Path(out), "runs": Path(runs), "own": kept.own_results()}
+                result = run(figure, scale, device=where, progress=report, again=again, **places)
                 bar.update(task, completed=1.0, what=f"{result.provenance['seconds']:.1f} s")
                 draw(result, Path(out))
             except (ValueError, Diverged) as error:  # those after it may have what this one lacks
@@ -63,6 +66,8 @@ def reproduce(
                 troubles[figure.name] = error
             else:
                 results.append(result)
+                if result.taken and not quiet:
+                    say(f"{figure.name} at scale {scale}: taken from the results kept with looped.")
     if len(troubles) == len(figures):
         raise _together(troubles, len(figures))
     if json:

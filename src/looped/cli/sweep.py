@@ -20,9 +20,9 @@ from looped.cli.train import handed_over
 from looped.recipes import experiment as find_experiment
 from looped.training.executors import Executor, Tell
 from looped.training.points import Point, Standing, points, read_axes, read_file, standing
+from looped.training.stopping import Interrupted
 from looped.training.sweep import Row, has_parquet, save_sweep, save_tables, table, write_table
 from looped.training.sweep import sweep as run_sweep
-from looped.training.trainer import Interrupted
 
 SHOWN = 20
 """Points in the live table; the counts are of all."""

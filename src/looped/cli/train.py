@@ -17,10 +17,12 @@ from looped.recipes import load_code
 from looped.training.determinism import check_determinism
 from looped.training.distributed import leads
 from looped.training.importer import import_checkpoint
+from looped.training.kept import refuse_training
 from looped.training.run import Run
+from looped.training.stopping import Interrupted, NotSaved
 from looped.training.threads import at_threads
 from looped.training.tracking import check as check_trackers
-from looped.training.trainer import Diverged, Interrupted, NotSaved, train_seeds
+from looped.training.trainer import Diverged, train_seeds
 from looped.training.trainer import train as train_one
 
 MOST_SEEDS = 10_000
@@ -59,6 +61,7 @@ def train(
         if any(option is not None for option in (scale, set_, seed, seeds, start)):
             raise ValueError("a resumed run keeps its config; leave --scale, --set, --seed, --seeds, --start out.")
         opened = Run.open(resume, handed_over(code))
+        refuse_training(opened.path)
         experiment, folder = opened.experiment, opened.path
     else:
         experiment, folder = find_experiment(recipe or "", scale), None

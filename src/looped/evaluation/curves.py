@@ -142,16 +142,21 @@ def evaluate(
     level: float = 0.9,
     label: str = "looped transformer",
     baselines: dict[str, Baseline] | None = None,
+    prompt: AnyPrompt | None = None,
 ) -> Evaluation:
     """Judge `model` on fresh prompts of `points` pairs: after `loops` loops, and after every loop up to `max_loops`.
 
-    Positions of weight 0 are left out. Of a sequence the curves are by token, and over all scored tokens by loop.
+    With `prompt` on those, of `points` pairs, in place of fresh ones. Positions of weight 0 are left out. Of a sequence
+    the curves are by token, and over all scored tokens by loop.
     """
     trained = model.config.loops
+    prompts = prompts if prompt is None else prompt.places[0]
     loops, max_loops = judged_loops(trained, loops, max_loops, prompts)
     weight = next(model.parameters(), torch.empty(0))
-    generator = torch.Generator(weight.device).manual_seed(seed)
-    prompt = task.sample(batch=prompts, n=points, generator=generator).to(weight.dtype)
+    if prompt is None:
+        generator = torch.Generator(weight.device).manual_seed(seed)
+        prompt = task.sample(batch=prompts, n=points, generator=generator)
+    prompt = prompt.to(weight.device).to(weight.dtype)
     prompt.check_finite()
     errors, last = _model_errors(model, task, prompt, loops, max_loops)
 
@@ -172,7 +177,7 @@ def evaluate(
     # a model that takes the last pair as its query answers there alone
     by_examples = [curve(label, errors, examples[-errors.shape[-1] :])]
     for name, baseline in baselines.items():
-        judged = task.error(baseline(prompt), prompt)
+        judged = task.error(baseline(prompt), prompt)  # type: ignore[arg-type]
         # a slow baseline answers some positions only, and is not a number at the others
         answered = (~judged.isnan().all(0)).nonzero().flatten().tolist()
         asked = [i for i in answered or range(judged.shape[1]) if i in examples]

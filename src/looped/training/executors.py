@@ -13,8 +13,9 @@ from typing import Any, Literal
 from looped.experiment import Experiment
 from looped.files import Busy
 from looped.training.points import Point, Standing, Status, standing
+from looped.training.stopping import Interrupted, NotSaved, stop_signals
 from looped.training.threads import check_threads
-from looped.training.trainer import Diverged, Interrupted, NotSaved, stop_signals, train, train_seeds
+from looped.training.trainer import Diverged, train, train_seeds
 from looped.training.worker import PATIENCE, Job, Result, job_of
 
 Tell = Callable[[int, Standing], None]

@@ -1,4 +1,4 @@
-"""Experiments of a figure as one sweep: finished runs are used again, and seeds train as one stack of models."""
+"""Experiments of a figure as one sweep: finished runs and kept models are used, and seeds train as one stack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from looped.experiment import Experiment
 from looped.files import Busy
 from looped.training.executors import Executor
-from looped.training.points import Standing, point
+from looped.training.kept import kept_by_hash
+from looped.training.points import Standing, point, standing
 from looped.training.run import Run
 from looped.training.sweep import sweep
 from looped.training.trainer import Diverged
@@ -25,14 +26,22 @@ def train_grid(
     progress: Callable[[str, float], None] = lambda what, share: None,
     executor: Executor | None = None,
 ) -> list[Run]:
-    """The run of every experiment, in the order asked, each trained unless `out` has it already.
+    """The run of every experiment, in the order asked, each trained unless `out` has it or it is a kept model.
 
     A sweep whose points are the experiments: they share their folders with every other, and a stopped grid goes on
     where it stopped. `progress` hears what is being trained and the share of the steps asked that is done. Where a run
     diverges, or another process trains it, the others are still trained; then `Diverged` or `Busy` comes.
     """
     asked = [point(one, out) for one in experiments]
-    points = list({one.path: one for one in asked}.values())
+    kept = kept_by_hash()
+    used = {
+        one.path: Run(kept[one.experiment.hash], one.experiment)
+        for one in asked
+        if one.experiment.hash in kept and standing(one.path).status != "finished"
+    }
+    points = list({one.path: one for one in asked if one.path not in used}.values())
+    if used and not points:
+        progress("all are kept models", 1.0)
     total, share = sum(one.steps for one in points), 0.0
     done = [0] * len(points)
     finished: set[int] = set()
@@ -59,7 +68,7 @@ def train_grid(
                 "busy": f"all is trained but what another process trains. {' '.join(troubles)} Then ask again.",
             }
             raise kind(said[status])
-    return [Run.create(one.path, one.experiment) for one in asked]
+    return [used.get(one.path) or Run.create(one.path, one.experiment) for one in asked]
 
 
 def train_variants(

@@ -34,6 +34,7 @@ from looped.experiment import Experiment, hash_of
 from looped.files import log, read_json, read_tensors, write_bytes, write_json, write_tensors
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
+from looped.training.kept import hint, is_kept, locate
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,21 @@ class Run:
 
     @staticmethod
     def open(path: str | Path, code: Mapping[str, Any] | None = None) -> Run:
-        """An existing folder; `code` holds the classes from outside the library that its config may name."""
-        path = Path(path)
-        if not (path / "config.json").is_file():
-            raise ValueError(f"{path} is not a run folder: it has no config.json. Train or import one first.")
+        """An existing folder, or a kept model by its name where no such path is.
+
+        `code` holds the classes from outside the library that the config may name.
+        """
+        path = locate(path)
+        if not os.path.isfile(path / "config.json"):  # false also for names that no file can have
+            raise ValueError(
+                f"{path} is not a run folder: it has no config.json. Train or import one first{hint(path)}"
+            )
         return Run(path, Experiment.from_data(read_json(path / "config.json"), code))
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is a kept model: nothing is written into its folder, and it cannot be trained on."""
+        return is_kept(self.path)
 
     @property
     def steps(self) -> list[int]:
@@ -321,7 +332,7 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
     """
     checkpoint = checkpoint or latest_checkpoint(path)
     if checkpoint is None:
-        raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`.")
+        raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
     weights = checkpoint.part("average") or checkpoint.part("model")
     try:
         model.to(next(iter(weights.values())).dtype).load_state_dict(weights)
@@ -332,9 +343,10 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
 def load(
     path: str | Path, *, code: Sequence[Any] = (), device: torch.device | str = "cpu", best: bool = False
 ) -> LoopedModel:
-    """The model of a run folder, ready to predict; `code` holds your own classes or modules that its config names.
+    """The model of a run folder, or a kept one by its name such as `yang24.linear`, ready to predict.
 
-    The last weights, or with `best` those of the checkpoint with the lowest logged loss.
+    `code` holds your own classes or modules that its config names. The last weights, or with `best` those of the
+    checkpoint with the lowest logged loss.
     """
     return Run.open(path, code_of(*code)).model(device, best=best)
 

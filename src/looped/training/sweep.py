@@ -19,7 +19,7 @@ from looped.files import finite, read_json, write_bytes, write_json
 from looped.training.executors import Executor, Pool, Tell, run_pool, run_stacks, stacks_of
 from looped.training.points import Point, Standing, standing
 from looped.training.run import command
-from looped.training.trainer import Interrupted, NotSaved
+from looped.training.stopping import Interrupted, NotSaved
 
 FORMAT = 1
 """Version of sweep.json."""

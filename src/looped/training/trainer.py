@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,26 +19,20 @@ from looped.functional.streams import stream
 from looped.models.blocks import stack
 from looped.prompt import AnyPrompt, Prompt, join
 from looped.tasks.task import SequenceTask
-from looped.training.distributed import ALONE, LostRank, Team
+from looped.training.distributed import ALONE, Team
 from looped.training.distributed import join as join_ranks
 from looped.training.engine import Now, Plain, check_engine, choose
+from looped.training.kept import locate, refuse_training
 from looped.training.optim import Optimizers
 from looped.training.pieces import follow
 from looped.training.run import Checkpoint, Run, load_weights, read_checkpoint
+from looped.training.stopping import Interrupted, stop_signals, writing
 from looped.training.threads import check_threads
 from looped.training.threads import threads as with_threads
 from looped.training.tracking import board
 
 Progress = Callable[[int, dict[str, float]], None]
 """(steps done, last metrics of the first model) -> None."""
-
-
-class Interrupted(Exception):
-    """Training was asked to stop; everything up to then is saved."""
-
-
-class NotSaved(Interrupted):
-    """The disk took no more; everything up to the last checkpoint is saved."""
 
 
 class Diverged(Exception):
@@ -128,9 +119,11 @@ def _train(
     check_threads(threads)
     if all(_finished(run) for run in runs):
         return runs  # nothing is written, not even a lock
+    for run in runs:
+        refuse_training(run.path)
     with team.reporting(runs), with_threads(runs[0], threads, ranks=team.size), contextlib.ExitStack() as locks:
         for run in sorted(runs, key=lambda one: str(one.path)):  # of two processes that want several, one gets them
-            with _writing(run):
+            with writing(run):
                 locks.enter_context(team.lock(run))
                 run.tidy()
         # again: it may have ended just now
@@ -222,7 +215,7 @@ class Trainer:
         """All steps that are left, with metrics and checkpoints on the way."""
         self.team.check_same(self.weights(), self.generators)
         for run in self.runs:
-            with _writing(run):
+            with writing(run):
                 run.rewind_metrics(self.done)
         earlier = self.runs[0].provenance().get("train_seconds", 0.0) if self.done else 0.0
         started = time.monotonic()
@@ -230,7 +223,7 @@ class Trainer:
         with stop_signals() as stopping, contextlib.ExitStack() as files:
             boards = []
             for run in self.runs:
-                with _writing(run):
+                with writing(run):
                     boards.append(files.enter_context(board(run, self.done, track)))
             while self.done < self.config.steps:
                 self.step(self.done)
@@ -238,8 +231,9 @@ class Trainer:
                 last = self.done == self.config.steps
                 if self.done % self.config.log_every == 0 or last:
                     lines = self.metrics()
+                    stopping.listen()
                     for run, shown, line in zip(self.runs, boards, lines, strict=True):
-                        with _writing(run):
+                        with writing(run):
                             run.append_metrics(line)
                             for key, value in line.items():
                                 shown.add_scalar(key, value, self.done)
@@ -368,11 +362,11 @@ class Trainer:
             # a stack's tensors have the axis of models in front; a lone number, such as Adam's count, is common to all
             own = {name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()}
             tensors = {**own, "sums": self.sums[:, index], "generator": self.generators[index].get_state()}
-            with _writing(run):
+            with writing(run):
                 run.save_provenance(self.device, self.spent, models_in_one_batch=len(self.runs), ranks=self.team.size)
                 run.save(Checkpoint(self.done, finished, tensors, together))
         for run in self.runs:  # only now: until all have the new one, all have an old one in common
-            with _writing(run):
+            with writing(run):
                 run.prune(self.done, keep=self.config.keep_checkpoints)
 
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
@@ -409,7 +403,7 @@ class Trainer:
             torch.manual_seed(stream(seed, "weights"))
             model = self.experiment.model.build()
         if self.config.start is not None and not self.runs[0].steps:
-            load_weights(model, Path(self.config.start))
+            load_weights(model, locate(self.config.start))
         return model.to(self.device, self.dtype).train()
 
     def _sample(self, now: Now, index: int) -> AnyPrompt:
@@ -458,49 +452,6 @@ def _at(errors: Tensor, points: int | Tensor) -> Tensor:
     if isinstance(points, int):
         return errors[..., :points][..., -1:]
     return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
-
-
-_listening: list[threading.Event] = []
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set; outside the main thread there are no signals to hear.
-
-    One inside another sets both: what ends just then may end, and what is around it hears that it should stop.
-    """
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    caught = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: [one.set() for one in _listening]) for number in caught]
-    _listening.append(event)
-    lost = False
-    try:
-        yield event
-    except LostRank:
-        lost = True  # torchrun now ends this rank too, by SIGTERM; it says why first
-        raise
-    finally:
-        _listening.remove(event)
-        for number, handler in zip(caught, before, strict=True):
-            signal.signal(number, signal.SIG_IGN if lost and number == signal.SIGTERM else handler)
-
-
-@contextlib.contextmanager
-def _writing(run: Run) -> Iterator[None]:
-    """A disk that is full or cannot be written is one line that says where the run stands and what to do."""
-    try:
-        yield
-    except OSError as error:
-        remedies = {errno.ENOSPC: "Free some space", errno.EDQUOT: "Free some space"}
-        remedy = remedies.get(error.errno or 0, "Make the folder writable")
-        where = f"its last checkpoint is of step {run.steps[-1]}" if run.steps else "it has no checkpoint yet"
-        raise NotSaved(
-            f"{run.path} cannot be written: {error.strerror or error}; {where}. {remedy}, then go on with the same "
-            f"command, or: looped train --resume {run.path}"
-        ) from None
 
 
 def _part(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:

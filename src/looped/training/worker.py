@@ -25,7 +25,8 @@ from looped.experiment import Experiment
 from looped.files import Busy
 from looped.training.points import Point
 from looped.training.run import checkpoint_steps
-from looped.training.trainer import Diverged, Interrupted, NotSaved, train
+from looped.training.stopping import Interrupted, NotSaved
+from looped.training.trainer import Diverged, train
 
 Job = dict[str, Any]
 """A point as JSON data: path, config, hash, code, device, threads, patience."""

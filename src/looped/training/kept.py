@@ -1,0 +1,94 @@
+"""Kept models: trained models that come with looped, each a run folder made small, found by its name.
+
+In a checkout of the sources they lie in results/models, in an installed package in looped/kept.
+
+NAME/config.json                  the experiment
+NAME/checkpoints/*.safetensors    the weights that an evaluation reads, and nothing to train on from
+NAME/metrics.jsonl                some lines of the training
+NAME/provenance.json              command, commit, device and seconds of the training
+NAME/evaluation.json              what was measured when it was kept (`looped.keeping`); no other run folder has it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from looped.config import nearest
+from looped.experiment import Experiment, is_plain
+from looped.files import read_json
+
+PACKAGE = Path(__file__).resolve().parents[1]
+"""Where this library's own files lie."""
+
+
+def own_results(package: Path = PACKAGE) -> Path | None:
+    """The results that lie beside the sources this library runs from; an installed one has none."""
+    root = package.parents[1]
+    return root / "results" if package.parent.name == "src" and (root / "pyproject.toml").is_file() else None
+
+
+def store(package: Path = PACKAGE) -> Path:
+    """The folder of the kept models."""
+    results = own_results(package)
+    return package / "kept" if results is None else results / "models"
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a run folder is a kept model, wherever it lies: by its record, even a damaged one."""
+    file = path / "evaluation.json"
+    if not os.path.isfile(file):  # false also for names that no file can have
+        return False
+    try:
+        found = read_json(file)
+    except ValueError:
+        return True
+    # somebody may have put what `looped evaluate --json` printed into his own run folder
+    return not isinstance(found, dict) or "check" in found
+
+
+def kept_models() -> dict[str, Path]:
+    """The folder of every kept model, by name."""
+    folder = store()
+    found = sorted(folder.iterdir()) if folder.is_dir() else []
+    return {one.name: one for one in found if is_plain(one.name) and one.name[0] != "." and is_kept(one)}
+
+
+def find(name: str) -> Path:
+    """The folder of the kept model of that name."""
+    known = kept_models()
+    if name not in known:
+        what = nearest(name, known) if known else "None is kept yet: `looped keep` makes one."
+        raise ValueError(f"no kept model is called `{name}`. {what}")
+    return known[name]
+
+
+def locate(path: str | Path) -> Path:
+    """The run folder that is meant: a path that exists, else the kept model of that name, else the path as it is."""
+    path = Path(path)
+    return path if os.path.exists(path) else kept_models().get(str(path), path)
+
+
+def hint(path: Path) -> str:
+    """The end of an error message about a path that is no run folder: the nearest kept model, where it may be meant."""
+    known = {} if os.path.exists(path) else kept_models()
+    return f", or name a kept model. {nearest(str(path), known)}" if known else "."
+
+
+def refuse_training(path: Path) -> None:
+    """Refuse to train on in a kept model's folder."""
+    if is_kept(path):
+        raise ValueError(
+            f"{path} is kept without its optimiser, so it cannot be resumed. Start from its weights instead: "
+            f"`looped train RECIPE --set train.start={path.name if path.name in kept_models() else path}`."
+        )
+
+
+def kept_by_hash() -> dict[str, Path]:
+    """The kept models by the hash of their experiment, as this library writes it today."""
+    found: dict[str, Path] = {}
+    for path in kept_models().values():
+        with contextlib.suppress(ValueError):  # of code that was not handed over, or damaged: it stands for no run
+            found.setdefault(Experiment.from_data(read_json(path / "config.json")).hash, path)
+    return found

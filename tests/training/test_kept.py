@@ -1,0 +1,441 @@
+"""Kept models: made whole or not at all, found by name, used in place of training; those we keep are as recorded."""
+
+import itertools
+import json
+import shutil
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import looped
+from looped.evaluation.curves import evaluate
+from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.files import read_json, read_tensors, write_json
+from looped.keeping import MOST_BYTES, MOST_LINES, _thinned, check, keep, recorded, summary
+from looped.models.algoformer import AlgoFormerConfig, Part
+from looped.models.decoder import DecoderConfig
+from looped.reproduce import figures, reproduce
+from looped.tasks.regression import LinearRegression
+from looped.tasks.sequences import AutoRegression
+from looped.training import kept
+from looped.training.grid import train_grid, train_variants
+from looped.training.run import Checkpoint, Run, save_model
+from looped.training.trainer import train
+
+ROOT = Path(__file__).resolve().parents[2]
+STORE = ROOT / "results" / "models"
+TINY = Experiment(
+    name="tiny.linear",
+    task=LinearRegression(d=2),
+    model=DecoderConfig(d=2, width=8, heads=2, loops=3, positions=12),
+    train=TrainConfig(
+        steps=6,
+        batch=4,
+        points=5,
+        window=2,
+        grad=2,
+        average=0.5,
+        optimizer=OptimizerConfig(learning_rate=0.01),
+        log_every=2,
+        checkpoint_every=3,
+    ),
+)
+FEW = {"points": 5, "prompts": 16}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return train(TINY, out=tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def made(run, tmp_path_factory):
+    """A folder of kept models with one in it; tests that change it take a copy."""
+    return keep(run, out=tmp_path_factory.mktemp("models"), **FEW).parent
+
+
+@pytest.fixture
+def store(made, tmp_path, monkeypatch):
+    folder = shutil.copytree(made, tmp_path / "models")
+    monkeypatch.setattr(kept, "store", lambda: folder)
+    return folder
+
+
+def files(folder):
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+# what is kept
+
+
+def test_a_kept_model_is_a_small_run_folder_with_the_weights_that_are_judged(run, made):
+    path = made / "tiny.linear"
+    names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+    rest = {"config.json", "metrics.jsonl", "provenance.json", "evaluation.json"}
+    assert names == rest | {"checkpoints/step-00000006.safetensors"}
+    opened, average = Run.open(path), run.latest().part("average")
+    assert opened.experiment == TINY
+    assert opened.provenance() == run.provenance()
+    assert opened.metrics() == run.metrics()
+    tensors, about = read_tensors(path / "checkpoints" / "step-00000006.safetensors")
+    assert tensors.keys() == {f"model/{name}" for name in average}
+    assert all(torch.equal(tensors[f"model/{name}"], value) for name, value in average.items())
+    assert (about["step"], about["finished"], about["experiment"]) == (6, True, TINY.hash)
+    assert opened.kept
+    assert not run.kept
+    prompt = TINY.task.sample(batch=3, n=5, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(opened.model()(prompt), run.model()(prompt))
+
+
+def test_the_numbers_are_those_of_an_evaluation(run, made):
+    found = recorded(made / "tiny.linear")
+    for loops in (3, 6):
+        curve = evaluate(run.model(), TINY.task, loops=loops, seed=1, baselines={}, **FEW).by_examples[0]
+        assert found["by_examples"][str(loops)] == {key: getattr(curve, key) for key in ("x", "mean", "low", "high")}
+    by_loops = found["by_loops"]
+    assert by_loops["x"] == [1, 2, 3, 4, 5, 6]
+    assert [by_loops["mean"][loops - 1] for loops in (3, 6)] == [found["by_examples"][b]["mean"][-1] for b in "36"]
+    triple = [by_loops[key] for key in ("low", "mean", "high")]
+    assert all(low <= mean <= high for low, mean, high in zip(*triple, strict=True))
+    assert (found["trained_loops"], found["parameters"]) == (3, run.model().num_parameters)
+    assert (found["prompts"], found["seed"], found["points"], found["level"]) == (16, 1, 5, 0.9)
+    assert found["provenance"]["seconds"] >= 0
+
+
+def test_the_check_is_of_prompts_drawn_on_the_cpu_at_three_places(run, made):
+    found = recorded(made / "tiny.linear")["check"]
+    assert (found["prompts"], found["loops"], found["x"]) == (128, 3, [1, 2, 4])
+    prompt = TINY.task.sample(batch=128, n=5, generator=torch.Generator().manual_seed(found["seed"]))
+    with torch.no_grad():
+        errors = TINY.task.error(run.model()(prompt)[-1], prompt).double().mean(0)
+    torch.testing.assert_close(torch.tensor(found["mean"]).double(), errors[[1, 2, 4]], rtol=1e-5, atol=0)
+    assert check(run.model(), TINY.task, points=5) == found
+
+
+def test_loops_can_go_further_and_an_unlooped_model_has_one_curve(run, tmp_path):
+    found = recorded(keep(run, name="far", out=tmp_path, loops=8, **FEW))
+    assert (list(found["by_examples"]), found["by_loops"]["x"]) == (["3", "6"], list(range(1, 9)))
+    near = recorded(keep(run, name="near", out=tmp_path, loops=4, **FEW))
+    assert near["by_loops"] == {key: values[:4] for key, values in found["by_loops"].items()}
+    model = DecoderConfig(d=2, width=8, heads=2, layers=2, loops=1, positions=12).build()
+    layers = save_model(tmp_path / "run", model, TINY.task, name="layers", points=5)
+    found = recorded(keep(layers, out=tmp_path, **FEW))
+    assert (list(found["by_examples"]), found["by_loops"]["x"]) == (["1"], [1])
+
+
+def test_a_model_of_sequences_is_kept_too(tmp_path):
+    part = Part(heads=2)
+    model = AlgoFormerConfig(
+        d=2, outputs=2, tokens="given", width=8, positions=8, loops=2, pre=part, loop=part, post=part, inject="add"
+    ).build()
+    run = save_model(tmp_path / "run", model, AutoRegression(d=2, order=2), name="series", points=6)
+    found = recorded(keep(run, out=tmp_path / "models", points=6, prompts=8))
+    assert found["check"]["x"][-1] == found["by_examples"]["2"]["x"][-1]
+    assert (
+        check(Run.open(tmp_path / "models" / "series").model(), AutoRegression(d=2, order=2), points=6)
+        == (found["check"])
+    )
+
+
+@pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1200])
+def test_metrics_are_thinned_evenly_and_end_with_the_last_line(count):
+    lines = [f"{index}\n".encode() for index in range(count)]
+    left = _thinned(b"".join(lines) + b"torn").splitlines(keepends=True)
+    assert len(left) == min(count, MOST_LINES)
+    assert left[-1:] == lines[-1:]
+    assert left == sorted(set(left), key=int)
+    gaps = {int(b) - int(a) for a, b in itertools.pairwise(left)}
+    assert not gaps or max(gaps) - min(gaps) <= 1
+
+
+# refused, and nothing half made
+
+
+def test_an_unfinished_run_is_refused(run, tmp_path):
+    part = shutil.copytree(run.path, tmp_path / "part")
+    (part / "checkpoints" / "step-00000006.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"part has stopped at step 3: only a finished run is kept\. Go on with"):
+        keep(Run.open(part), out=tmp_path / "models", **FEW)
+    shutil.rmtree(part / "checkpoints")
+    with pytest.raises(ValueError, match="part has no checkpoint: only a finished run is kept"):
+        keep(Run.open(part), out=tmp_path / "models", **FEW)
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/", "../x", "a/b", ".hidden", "a b", "x\0", "é/"])
+def test_a_name_that_leads_elsewhere_is_refused(run, tmp_path, name):
+    with pytest.raises(ValueError, match="a kept model's name has letters, digits"):
+        keep(run, name=name, out=tmp_path / "models", **FEW)
+    assert not (tmp_path / "models").exists()
+
+
+def test_weights_that_are_too_large_are_refused(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("looped.keeping.MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"the weights in .* take 0\.0 MB; a kept file has at most 0 MB"):
+        keep(run, out=tmp_path / "models", **FEW)
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_training_of_unknown_origin_is_refused(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    (copy / "provenance.json").unlink()
+    with pytest.raises(ValueError, match=r"provenance\.json does not say the command of the training"):
+        keep(Run.open(copy), out=tmp_path / "models", **FEW)
+
+
+def test_what_goes_wrong_leaves_what_was_there(run, store):
+    before = files(store)
+    with pytest.raises(ValueError, match=r"tiny\.linear is there already.*`--again`"):
+        keep(run, out=store, **FEW)
+    for wrong in ({"prompts": 1}, {"points": 50}, {"loops": 2}, {"loops": 10**9}):
+        with pytest.raises(ValueError, match=r"prompts|examples|loops"):
+            keep(run, out=store, again=True, **{**FEW, **wrong})
+
+    def stop(what, share):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        keep(run, out=store, again=True, progress=stop, **FEW)
+    assert files(store) == before
+    assert [path.name for path in store.iterdir()] == ["tiny.linear"]  # no half-made folder beside it
+
+
+def test_a_rename_that_fails_puts_the_old_one_back(run, store, monkeypatch):
+    before, rename = files(store), kept.os.rename
+
+    def fail(old, new):
+        if str(old).endswith(".tmp"):
+            raise OSError("no")
+        rename(old, new)
+
+    monkeypatch.setattr("looped.keeping.os.rename", fail)
+    with pytest.raises(OSError, match="no"):
+        keep(run, out=store, again=True, **FEW)
+    assert files(store) == before
+
+
+def test_again_replaces_a_kept_model_and_nothing_else(run, store, tmp_path):
+    keep(run, out=store, again=True, points=5, prompts=8)
+    assert recorded(store / "tiny.linear")["prompts"] == 8
+    assert [path.name for path in store.iterdir()] == ["tiny.linear"]
+    keep(Run.open("tiny.linear"), out=store, again=True, **FEW)  # a kept one can be recorded anew
+    assert recorded(store / "tiny.linear")["prompts"] == 16
+    mine = shutil.copytree(run.path, tmp_path / "runs" / "mine")
+    with pytest.raises(ValueError, match="mine is no kept model, so it is not replaced"):
+        keep(run, name="mine", out=mine.parent, again=True, **FEW)
+    assert (mine / "lock").exists()
+
+
+def test_a_model_that_diverges_is_not_kept(tmp_path):
+    model = DecoderConfig(d=2, width=8, heads=2, loops=2, positions=12).build()
+    bad = {f"model/{name}": torch.full_like(value, float("nan")) for name, value in model.state_dict().items()}
+    run = save_model(tmp_path / "run", model, TINY.task, name="bad", points=5)
+    run.save(Checkpoint(0, True, bad))
+    with pytest.raises(ValueError, match="errors are not finite after its 2 loops"):
+        keep(run, out=tmp_path / "models", **FEW)
+    assert list((tmp_path / "models").iterdir()) == []
+
+
+# found by name
+
+
+def test_a_name_loads_the_kept_model_and_a_path_that_exists_wins(run, store, tmp_path, monkeypatch):
+    assert kept.kept_models() == {"tiny.linear": store / "tiny.linear"}
+    assert kept.find("tiny.linear") == store / "tiny.linear"
+    prompt = TINY.task.sample(batch=3, n=5, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(looped.load("tiny.linear")(prompt), run.model()(prompt))
+    assert torch.equal(looped.load("tiny.linear", best=True)(prompt), run.model()(prompt))
+    monkeypatch.chdir(tmp_path)
+    other = train(replace(TINY, train=replace(TINY.train, seed=7)), folder="tiny.linear")
+    assert Run.open("tiny.linear").experiment == other.experiment
+    shutil.rmtree("tiny.linear")
+    Path("tiny.linear").mkdir()
+    with pytest.raises(ValueError, match=r"tiny\.linear is not a run folder: it has no config\.json\..* first\.$"):
+        Run.open("tiny.linear")
+
+
+@pytest.mark.parametrize("name", ["tiny.linea", "nothing like it", "/nowhere", "x" * 5000, "a\0b"])
+def test_a_wrong_name_says_which_there_are(store, name):
+    with pytest.raises(ValueError, match=r"is not a run folder.*or name a kept model\. .*`?tiny\.linear"):
+        Run.open(name)
+    with pytest.raises(ValueError, match=r"no kept model is called .*tiny\.linear"):
+        kept.find(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "/"])
+def test_a_path_that_leads_elsewhere_is_no_name(store, name, monkeypatch):
+    monkeypatch.chdir(store / "tiny.linear" / "checkpoints" if name != ".." else store / "tiny.linear")
+    with pytest.raises(ValueError, match=r"is not a run folder: it has no config\.json\. .* first\.$"):
+        Run.open(name)
+
+
+def test_without_a_store_the_error_is_as_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "store", lambda: tmp_path / "none")
+    assert kept.kept_models() == {}
+    with pytest.raises(ValueError, match=r"nowhere is not a run folder: it has no config\.json\. .* first\.$"):
+        Run.open("nowhere")
+    with pytest.raises(ValueError, match=r"no kept model is called `nowhere`\. None is kept yet"):
+        kept.find("nowhere")
+
+
+def test_only_whole_folders_with_plain_names_count(store):
+    shutil.copytree(store / "tiny.linear", store / ".tiny.linear.1234.tmp")
+    shutil.copytree(store / "tiny.linear", store / "two words")
+    shutil.copytree(store / "tiny.linear", store / "part")
+    (store / "part" / "evaluation.json").unlink()
+    (store / "README.md").write_text("")
+    assert list(kept.kept_models()) == ["tiny.linear"]
+
+
+def test_a_run_that_holds_somebodys_printed_evaluation_stays_a_run(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "copy")
+    write_json(copy / "evaluation.json", {"run": "copy", "by_examples": []})
+    assert not Run.open(copy).kept
+    (copy / "evaluation.json").write_text("{")
+    assert Run.open(copy).kept  # whatever it was, nothing is written there
+
+
+@pytest.mark.parametrize("damage", [[], {}, {"check": {}}, "parameters", "by_loops", "provenance", "check"])
+def test_a_damaged_record_is_one_line(store, damage):
+    file = store / "tiny.linear" / "evaluation.json"
+    data = read_json(file)
+    write_json(file, {**data, damage: None} if isinstance(damage, str) else damage)
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged or of another version"):
+        summary(store / "tiny.linear")
+
+
+# used
+
+
+def test_training_starts_from_a_kept_model_but_does_not_go_on_in_it(run, store, tmp_path):
+    before = files(store)
+    started = train(replace(TINY, train=replace(TINY.train, start="tiny.linear", steps=1, average=None)), out=tmp_path)
+    first = train(replace(TINY, train=replace(TINY.train, start=str(run.path), steps=1, average=None)), out=tmp_path)
+    for name, value in started.latest().part("model").items():
+        assert torch.equal(value, first.latest().part("model")[name]), name
+    with pytest.raises(ValueError, match=r"nowhere has no checkpoint.*or name a kept model\. Valid: tiny\.linear"):
+        train(replace(TINY, train=replace(TINY.train, start="nowhere")), out=tmp_path)
+    train(TINY, folder=store / "tiny.linear")  # it is finished: nothing is to be done
+    assert files(store) == before
+    (store / "tiny.linear" / "checkpoints" / "step-00000006.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"kept without its optimiser.*train\.start=tiny\.linear"):
+        train(TINY, folder=store / "tiny.linear")
+
+
+def test_a_kept_model_stands_for_its_run_and_only_other_seeds_are_trained(run, store, tmp_path):
+    before, told = files(store), []
+    found = train_variants({"tiny": TINY}, [0], out=tmp_path / "runs", progress=lambda *one: told.append(one))
+    assert [one.path for one in found["tiny"]] == [store / "tiny.linear"]
+    assert not (tmp_path / "runs").exists()
+    assert told == [("all are kept models", 1.0)]
+    both = train_variants({"tiny": TINY}, [1, 0], out=tmp_path / "runs")["tiny"]
+    assert [one.path.parent for one in both] == [tmp_path / "runs", store]
+    assert [one.experiment.train.seed for one in both] == [1, 0]
+    assert both[0].latest().finished
+    assert files(store) == before
+
+
+def test_a_figure_is_drawn_from_kept_models_alone(tmp_path, monkeypatch):
+    figure = figures()["yang24.fig2"]
+    measured = reproduce(figure, "smoke", out=tmp_path / "first", runs=tmp_path / "runs")
+    for path in (tmp_path / "runs").iterdir():
+        one = Run.open(path)
+        keep(one, out=tmp_path / "models", points=one.experiment.train.points, prompts=8)
+    monkeypatch.setattr(kept, "store", lambda: tmp_path / "models")
+    again = reproduce(figure, "smoke", out=tmp_path / "second", runs=tmp_path / "none")
+    assert again.measured
+    assert again.data == measured.data
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_finished_run_comes_before_a_kept_model(run, store):
+    [found] = train_grid([TINY], out=run.path.parent)
+    assert found.path == run.path
+
+
+def test_a_kept_model_of_an_older_config_still_counts(store, tmp_path):
+    """A field that has come since has its default there."""
+    file = store / "tiny.linear" / "config.json"
+    data = read_json(file)
+    del data["train"]["pool"]
+    write_json(file, data)
+    [found] = train_grid([TINY], out=tmp_path)
+    assert found.path == store / "tiny.linear"
+    assert found.experiment == TINY
+
+
+def test_a_kept_model_of_foreign_code_stands_for_nothing(store, tmp_path):
+    file = store / "tiny.linear" / "config.json"
+    data = read_json(file)
+    data["task"]["type"] = "somewhere:Else"
+    write_json(file, data)
+    assert kept.kept_by_hash() == {}
+
+
+# where they lie
+
+
+def test_the_store_is_in_the_checkout_or_in_the_package(tmp_path):
+    assert kept.store() == STORE
+    assert kept.own_results() == ROOT / "results"
+    installed = tmp_path / "site-packages" / "looped"
+    assert kept.store(installed) == installed / "kept"
+    assert kept.own_results(installed) is None
+    vendored = tmp_path / "src" / "looped"  # sources without the repository around them
+    assert kept.store(vendored) == vendored / "kept"
+
+
+def test_a_wheel_carries_the_store(tmp_path):
+    wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling, which builds the wheel, is not here")
+    [path] = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(path) as packed:
+        names = {name for name in packed.namelist() if name.startswith("looped/kept/")}
+    assert names == {f"looped/kept/{one.relative_to(STORE).as_posix()}" for one in STORE.rglob("*") if one.is_file()}
+    assert "looped/kept/README.md" in names  # git keeps no empty folder, and the build needs it
+
+
+# those that come with looped
+
+
+def test_every_kept_model_is_whole_and_results_stay_small():
+    folders = [path for path in STORE.iterdir() if path.is_dir()]
+    assert {path.name for path in folders} == set(kept.kept_models())
+    for path in folders:
+        run = Run.open(path)
+        assert run.latest().finished, path
+        assert {key.partition("/")[0] for key in run.latest().tensors} == {"model"}, path
+        origin = run.provenance()
+        assert all(origin[key] for key in ("command", "commit", "device")), path
+        assert origin["train_seconds"] >= 0, path
+        found = recorded(path)
+        assert all(found["provenance"][key] for key in ("command", "commit", "device")), path
+        assert (found["trained_loops"], found["task"]) == (run.experiment.model.loops, repr(run.experiment.task)), path
+    sizes = {path: path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < 40_000_000
+    assert [path for path, size in sizes.items() if size > MOST_BYTES] == []
+
+
+@pytest.mark.parametrize("name", list(kept.kept_models()))
+def test_kept_models_are_as_recorded(name):
+    """The same prompts on any machine, so only rounding differs."""
+    run, was = Run.open(kept.find(name)), recorded(kept.find(name))["check"]
+    options = {key: was[key] for key in ("points", "prompts", "seed")}
+    now = check(run.model(), run.experiment.task, **options)
+    assert (now["x"], now["loops"]) == (was["x"], was["loops"])
+    for mean, before, low, high in zip(now["mean"], was["mean"], was["low"], was["high"], strict=True):
+        assert low <= mean <= high
+        assert mean == pytest.approx(before, rel=0.02)
+
+
+def test_a_model_that_is_not_as_recorded_is_noticed(store):
+    """What the test above would say, were the weights not those that were judged."""
+    path = store / "tiny.linear"
+    run, was = Run.open(path), recorded(path)["check"]
+    weights = {key: 1.1 * value for key, value in run.latest().tensors.items()}
+    run.save(Checkpoint(6, True, weights))
+    now = check(run.model(), TINY.task, points=5)
+    assert now["mean"] != pytest.approx(was["mean"], rel=0.02)
+    assert json.loads((path / "config.json").read_text()) == TINY.to_data()

@@ -154,8 +154,8 @@ def evaluate(
     loops, max_loops = judged_loops(trained, loops, max_loops, prompts)
     weight = next(model.parameters(), torch.empty(0))
     if prompt is None:
-        generator = torch.Generator(weight.device).manual_seed(seed)
-        prompt = task.sample(batch=prompts, n=points, generator=generator)
+        # on the CPU wherever the model lies: one seed names the same prompts on every machine, and for baselines
+        prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
     prompt = prompt.to(weight.device).to(weight.dtype)
     prompt.check_finite()
     errors, last = _model_errors(model, task, prompt, loops, max_loops)

@@ -83,7 +83,7 @@ def one_seed(options: argparse.Namespace) -> dict[str, Any]:
         "errors": errors,
         "drift": drift,
         "met": met,
-        "run": str(run.path),
+        "run": run.path.name,
     }
 
 

@@ -17,6 +17,10 @@ demo = importlib.import_module("looped.cli.demo")  # `looped.cli.demo` is the co
 KEYS = {"error_k2d", "error_k2d_4x_loops", "least_squares_k2d", "train_seconds", "parameters", "report"}
 
 
+def _few(judge, *given, **options):
+    return judge(*given, **{**options, "prompts": 32})
+
+
 @pytest.fixture
 def short(monkeypatch):
     """Six steps for each of the two runs, judged on few prompts."""
@@ -29,7 +33,7 @@ def short(monkeypatch):
         return clean, replace(noisy, train=replace(noisy.train, steps=6, batch=4, start=start))
 
     monkeypatch.setattr(demo, "experiments", experiments)
-    monkeypatch.setattr(demo, "evaluate", functools.partial(demo.evaluate, prompts=32))
+    monkeypatch.setattr(demo, "evaluate", functools.partial(_few, demo.evaluate))
     monkeypatch.setattr(demo.webbrowser, "open", lambda page: pytest.fail("no browser was asked for"))
 
 
@@ -51,6 +55,9 @@ def test_json_has_the_figures_and_the_report_exists(tmp_path, capsys):
     assert all(math.isfinite(told[key]) for key in KEYS - {"report"})
     assert told["least_squares_k2d"] < 1e-6
     assert told["parameters"] > 10_000
+    kept = told["kept_error"]
+    assert (kept["model"], kept["k"], kept["loops"]) == ("yang24.linear", 40, 20)
+    assert kept["error"] < 0.002  # published 7.8e-4; 32 prompts here
     page = Path(told["report"])
     assert page.is_file()
     assert page.parent == tmp_path
@@ -65,3 +72,4 @@ def test_json_has_the_figures_and_the_report_exists(tmp_path, capsys):
     assert (ended.value.code, printed.out) == (0, "")
     assert "Noiseless labels" in printed.err
     assert f"{told['error_k2d']:.4f}" in printed.err
+    assert f"{kept['error']:.5f} at k=40 after 20" in printed.err

@@ -22,8 +22,10 @@ from looped.papers import yang24
 from looped.report.drawing import save_figure
 from looped.report.page import write_report
 from looped.report.plots import evaluation_figure
+from looped.training.run import Run
 
 TITLE = "A small looped transformer against least squares"
+KEPT, KEPT_POINTS = "yang24.linear", 41
 LEAD = (
     "One block, applied again and again to the same prompt, has learned to regress from examples alone. With noisy "
     "labels least squares explodes where there are as many examples as dimensions; ridge is the best that any method "
@@ -41,7 +43,8 @@ def demo(
     """Train a small looped transformer, watch it against least squares and ridge, write the report.
 
     A decoder block of about 50 thousand weights, looped 8 times, learns linear regression in 5 dimensions from
-    examples alone; then it goes on for a few seconds on noisy labels, where least squares explodes at k = d.
+    examples alone; then it goes on for a few seconds on noisy labels, where least squares explodes at k = d. At last
+    the model of the paper's size that comes with looped, `yang24.linear`, is judged on a few prompts.
 
     Example: `looped demo --seed 1`
     """
@@ -60,6 +63,12 @@ def demo(
     # on noiseless data least squares is exact and no contest: the page leads with noise
     page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD)
     save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
+    large = Run.open(KEPT)
+    k, trained = KEPT_POINTS - 1, large.experiment.model.loops
+    task, far = large.experiment.task, 2 * trained
+    kept = evaluate(large.model(), task, points=KEPT_POINTS, max_loops=far, prompts=64, baselines={})
+    if not hush:
+        messages.print(table(kept, f"{KEPT}, the paper's size, as it comes with looped"))
     result, run = results[0], runs[0]
     model_curve, least_squares = result.by_examples[:2]
     figures = {
@@ -70,6 +79,7 @@ def demo(
         "parameters": run.model().num_parameters,
         "report": str(page),
         "seed": seed,
+        "kept_error": {"model": KEPT, "k": k, "loops": trained, "error": kept.by_examples[0].at(k)},
         "noisy_error_kd": {curve.label: curve.at(clean.task.d) for curve in results[1].by_examples},
     }
     if json:
@@ -77,7 +87,8 @@ def demo(
     elif not quiet:
         say(
             f"Error at k={2 * clean.task.d} examples: {figures['error_k2d']:.4f} after {clean.model.loops} loops, "
-            f"{figures['error_k2d_4x_loops']:.4f} after {4 * clean.model.loops} (predicting zero: 1). Report: {page}"
+            f"{figures['error_k2d_4x_loops']:.4f} after {4 * clean.model.loops} (predicting zero: 1). {KEPT}, kept: "
+            f"{figures['kept_error']['error']:.5f} at k={k} after {trained}. Report: {page}"
         )
     if open_ or (open_ is None and not hush and sys.stdout.isatty() and os.environ.get("DISPLAY")):
         webbrowser.open(page.resolve().as_uri())

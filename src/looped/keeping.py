@@ -52,9 +52,10 @@ def keep(
     Recorded on `prompts` fresh prompts of `points` pairs: the error by examples after the trained loops b and after 2b,
     and by loops up to `loops` (2b), each with a 90% interval; and the few numbers of `check`.
     """
-    name = run.experiment.name if name is None else name
+    named = name is not None
+    name = name if named else run.experiment.name
     target = Path(out) / name
-    _check_target(target, name, again)
+    _check_target(target, name, run, again, named=named)
     checkpoint = _finished(run)
     weights = _weights(run, checkpoint)
     origin = _origin(run)
@@ -62,8 +63,8 @@ def keep(
     loops = _twice(run.experiment.model.build()) if loops is None else loops
     if loops < b:
         raise ValueError(f"`loops` must be at least the trained {b}; got {loops}.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{name}.{secrets.token_hex(6)}.tmp")
+    _tidy(target)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
         small = Run.create(temporary, run.experiment)
         lines = _thinned((run.path / "metrics.jsonl").read_bytes() if run.metrics() else b"")
@@ -72,7 +73,7 @@ def keep(
         small.save(Checkpoint(checkpoint.step, True, weights))
         write_json(temporary / "provenance.json", origin)
         write_json(
-            temporary / "evaluation.json",
+            temporary / "kept.json",
             record(
                 small.model(device),
                 run.experiment.task,
@@ -103,7 +104,7 @@ def record(
     device: torch.device | str,
     progress: Callable[[str, float], None] = lambda what, share: None,
 ) -> dict[str, Any]:
-    """What evaluation.json holds: the curves, the check, and where and how they were measured."""
+    """What kept.json holds: the curves, the check, and where and how they were measured."""
     started = time.monotonic()
     b, twice = model.config.loops, _twice(model)
     how: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
@@ -137,13 +138,11 @@ def check(
 ) -> dict[str, Any]:
     """The error after the trained loops, in float32, where a quarter, half and all of the examples are seen.
 
-    The prompts are drawn on the CPU whatever the device, so that every machine judges the same ones.
+    `evaluate` draws on the CPU whatever the device, so that every machine judges the same prompts.
     """
-    prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
     b = model.config.loops
-    [curve] = evaluate(
-        model.float(), task, points=points, loops=b, max_loops=b, seed=seed, level=LEVEL, baselines={}, prompt=prompt
-    ).by_examples
+    how: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
+    [curve] = evaluate(model.float(), task, loops=b, max_loops=b, **how).by_examples
     last = len(curve.x) - 1
     found = _numbers(curve, sorted({round(share * last) for share in (0.25, 0.5, 1)}))
     if not all(map(math.isfinite, curve.mean)):
@@ -153,7 +152,7 @@ def check(
 
 def recorded(path: Path) -> dict[str, Any]:
     """What was recorded when a model was kept; damage is a ValueError that names the file."""
-    file = path / "evaluation.json"
+    file = path / "kept.json"
     found = read_json(file)
     try:
         whole = _is_whole(found)
@@ -205,7 +204,7 @@ def summary(path: Path) -> dict[str, Any]:
     }
 
 
-def _check_target(target: Path, name: str, again: bool) -> None:
+def _check_target(target: Path, name: str, run: Run, again: bool, *, named: bool) -> None:
     if not is_plain(name) or name.startswith("."):
         raise ValueError(
             f"a kept model's name has letters, digits, '.', '_' and '-', and begins with no '.'; got {name!r}."
@@ -214,6 +213,22 @@ def _check_target(target: Path, name: str, again: bool) -> None:
         raise ValueError(f"{target} is there already. Keep it under another `--name`, or replace it with `--again`.")
     if target.exists() and not is_kept(target):
         raise ValueError(f"{target} is no kept model, so it is not replaced. Remove it, or say another `--name`.")
+    if target.exists() and not named and read_json(target / "config.json") != read_json(run.path / "config.json"):
+        raise ValueError(f"{target} is of another experiment. Say `--name {name}` to replace it all the same.")
+
+
+def _tidy(target: Path) -> None:
+    """Make the folder of the kept models; put away what an earlier `keep` of this name left when it was killed."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for old in sorted(target.parent.glob(f".{target.name}.*.old")):
+            if not target.exists():  # killed between the two renames of `_put`
+                os.rename(old, target)
+            shutil.rmtree(old, ignore_errors=True)
+        for torn in target.parent.glob(f".{target.name}.*.tmp"):
+            shutil.rmtree(torn, ignore_errors=True)
+    except OSError as error:
+        raise ValueError(f"{target} cannot be written ({error.strerror}). Name another folder with --out.") from None
 
 
 def _finished(run: Run) -> Checkpoint:
@@ -268,7 +283,7 @@ def _numbers(curve: Curve, places: Any = None) -> dict[str, Any]:
 
 
 def _put(made: Path, target: Path) -> None:
-    """Rename a folder that is complete to its name; one that is there already goes, after the new one has come."""
+    """Rename a folder that is complete to its name; one that is there already steps aside first, and then goes."""
     old = made.with_suffix(".old")
     if target.exists():
         os.rename(target, old)

@@ -10,6 +10,7 @@ import hashlib
 import importlib
 import json
 import pkgutil
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ def reproduce(
         raise ValueError(f"{figure.name} has no scale `{scale}`. {nearest(scale, figure.settings)}")
     try:
         out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
     except OSError as error:  # before hours of measuring, not after
         raise ValueError(
             f"results cannot be kept in {out} ({error.strerror}). Name another folder with --out."

@@ -37,6 +37,7 @@ def store(trained, tmp_path, monkeypatch):
     """The kept model `yang24.linear`, from a folder where no such path is."""
     folder = shutil.copytree(trained[1], tmp_path / "models")
     monkeypatch.setattr(kept, "store", lambda: folder)
+    monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return folder
@@ -54,7 +55,7 @@ def test_keep_prints_what_it_recorded(call, run, tmp_path):
     assert (told["kept"], told["name"]) == (str(tmp_path / "mine"), "mine")
     assert (told["prompts"], told["seed"], told["by_loops"]["x"][-1], told["check"]["prompts"]) == (8, 5, 9, 20)
     assert {key: told[key] for key in ("check", "by_examples")} == {
-        key: json.loads((tmp_path / "mine" / "evaluation.json").read_text())[key] for key in ("check", "by_examples")
+        key: json.loads((tmp_path / "mine" / "kept.json").read_text())[key] for key in ("check", "by_examples")
     }
     code, out, error = call("keep", run, "--out", tmp_path, *FEW)
     assert (code, out) == (0, "")
@@ -102,14 +103,15 @@ def test_list_shows_the_kept_models(call, store):
     assert "LinearRegression(d=3, noise=0.0)" in shown
     assert "error after 4 loops" in shown
     assert call("list", "models", "--quiet")[1].split() == ["models", "yang24.linear"]
-    (store / "yang24.linear" / "evaluation.json").write_text("{")
+    (store / "yang24.linear" / "kept.json").write_text("{")
     code, out, error = call("list", "models")
     assert (code, out) == (2, "")
-    assert "evaluation.json cannot be read" in error
+    assert "kept.json cannot be read" in error
 
 
 def test_list_of_no_models_says_so(call, tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "store", lambda: tmp_path)
+    monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
     assert json.loads(call("list", "models", "--json")[1]) == {"models": {}}
     assert "none yet" in call("list", "models")[1]
     assert "DecoderConfig" in call("list", "architectures")[1]

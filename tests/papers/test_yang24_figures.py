@@ -106,7 +106,7 @@ def test_paper_scale_asks_for_the_papers_models(name, monkeypatch):
 
 
 def test_the_papers_own_training():
-    one = linear_published()
+    one = linear_published("paper")
     assert one.model == linear("paper").model
     assert (one.train.steps, one.train.batch, one.train.points) == (500_000, 64, 41)
     assert one.train.optimizer == OptimizerConfig(kind="adam", learning_rate=1e-4)

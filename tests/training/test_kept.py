@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import zipfile
 from dataclasses import replace
@@ -12,15 +13,15 @@ import torch
 
 import looped
 from looped.evaluation.curves import evaluate
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
-from looped.files import read_json, read_tensors, write_json
+from looped.experiment import Experiment, OptimizerConfig, TrainConfig, hash_of
+from looped.files import read_json, read_tensors, write_json, write_tensors
 from looped.keeping import MOST_BYTES, MOST_LINES, _thinned, check, keep, recorded, summary
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.models.decoder import DecoderConfig
 from looped.reproduce import figures, reproduce
 from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression
-from looped.training import kept
+from looped.training import grid, kept
 from looped.training.grid import train_grid, train_variants
 from looped.training.run import Checkpoint, Run, save_model
 from looped.training.trainer import train
@@ -61,6 +62,7 @@ def made(run, tmp_path_factory):
 def store(made, tmp_path, monkeypatch):
     folder = shutil.copytree(made, tmp_path / "models")
     monkeypatch.setattr(kept, "store", lambda: folder)
+    monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
     return folder
 
 
@@ -74,7 +76,7 @@ def files(folder):
 def test_a_kept_model_is_a_small_run_folder_with_the_weights_that_are_judged(run, made):
     path = made / "tiny.linear"
     names = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-    rest = {"config.json", "metrics.jsonl", "provenance.json", "evaluation.json"}
+    rest = {"config.json", "metrics.jsonl", "provenance.json", "kept.json"}
     assert names == rest | {"checkpoints/step-00000006.safetensors"}
     opened, average = Run.open(path), run.latest().part("average")
     assert opened.experiment == TINY
@@ -274,6 +276,7 @@ def test_a_path_that_leads_elsewhere_is_no_name(store, name, monkeypatch):
 
 def test_without_a_store_the_error_is_as_before(tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "store", lambda: tmp_path / "none")
+    monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
     assert kept.kept_models() == {}
     with pytest.raises(ValueError, match=r"nowhere is not a run folder: it has no config\.json\. .* first\.$"):
         Run.open("nowhere")
@@ -285,25 +288,57 @@ def test_only_whole_folders_with_plain_names_count(store):
     shutil.copytree(store / "tiny.linear", store / ".tiny.linear.1234.tmp")
     shutil.copytree(store / "tiny.linear", store / "two words")
     shutil.copytree(store / "tiny.linear", store / "part")
-    (store / "part" / "evaluation.json").unlink()
+    (store / "part" / "kept.json").unlink()
     (store / "README.md").write_text("")
     assert list(kept.kept_models()) == ["tiny.linear"]
 
 
 def test_a_run_that_holds_somebodys_printed_evaluation_stays_a_run(run, tmp_path):
     copy = shutil.copytree(run.path, tmp_path / "copy")
-    write_json(copy / "evaluation.json", {"run": "copy", "by_examples": []})
-    assert not Run.open(copy).kept
-    (copy / "evaluation.json").write_text("{")
-    assert Run.open(copy).kept  # whatever it was, nothing is written there
+    for text in ("", "{", '{"check": {}}'):  # an empty one is there while `looped evaluate RUN --json` still works
+        (copy / "evaluation.json").write_text(text)
+        assert not Run.open(copy).kept
+
+
+def test_models_of_this_folder_come_before_those_of_the_library(store, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    shutil.copytree(store / "tiny.linear", here / "tiny.linear")
+    shutil.copytree(store / "tiny.linear", here / "mine")
+    monkeypatch.setattr(kept, "LOCAL", here)
+    assert kept.kept_models() == {"mine": here / "mine", "tiny.linear": here / "tiny.linear"}
+
+
+def test_another_experiment_is_not_replaced_unless_it_is_named(run, store):
+    config = store / "tiny.linear" / "config.json"
+    write_json(config, {**read_json(config), "name": "other"})
+    with pytest.raises(ValueError, match=r"of another experiment. Say `--name tiny\.linear`"):
+        keep(run, points=5, out=store, again=True, prompts=4, check_prompts=4)
+    keep(run, points=5, out=store, name="tiny.linear", again=True, prompts=4, check_prompts=4)
+    assert read_json(config)["name"] == "tiny.linear"
+
+
+def test_what_a_kill_left_is_put_away(run, store):
+    shutil.copytree(store / "tiny.linear", store / ".tiny.linear.12ab.tmp")
+    os.rename(store / "tiny.linear", store / ".tiny.linear.34cd.old")
+    keep(run, points=5, out=store, name="tiny.linear", again=True, prompts=4, check_prompts=4)
+    assert [path.name for path in store.iterdir()] == ["tiny.linear"]
+
+
+def test_weights_of_another_config_stand_for_no_run(store, tmp_path):
+    config = store / "tiny.linear" / "config.json"
+    data = read_json(config)
+    data["train"]["seed"] = 5
+    write_json(config, data)
+    [made] = train_variants({"tiny": TINY}, [5], out=tmp_path / "runs")["tiny"]
+    assert made.path.parent == tmp_path / "runs"
 
 
 @pytest.mark.parametrize("damage", [[], {}, {"check": {}}, "parameters", "by_loops", "provenance", "check"])
 def test_a_damaged_record_is_one_line(store, damage):
-    file = store / "tiny.linear" / "evaluation.json"
+    file = store / "tiny.linear" / "kept.json"
     data = read_json(file)
     write_json(file, {**data, damage: None} if isinstance(damage, str) else damage)
-    with pytest.raises(ValueError, match=r"evaluation\.json is damaged or of another version"):
+    with pytest.raises(ValueError, match=r"kept\.json is damaged or of another version"):
         summary(store / "tiny.linear")
 
 
@@ -345,6 +380,7 @@ def test_a_figure_is_drawn_from_kept_models_alone(tmp_path, monkeypatch):
         one = Run.open(path)
         keep(one, out=tmp_path / "models", points=one.experiment.train.points, prompts=8)
     monkeypatch.setattr(kept, "store", lambda: tmp_path / "models")
+    monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
     again = reproduce(figure, "smoke", out=tmp_path / "second", runs=tmp_path / "none")
     assert again.measured
     assert again.data == measured.data
@@ -362,6 +398,9 @@ def test_a_kept_model_of_an_older_config_still_counts(store, tmp_path):
     data = read_json(file)
     del data["train"]["pool"]
     write_json(file, data)
+    [weights] = (store / "tiny.linear" / "checkpoints").iterdir()
+    tensors, about = read_tensors(weights)
+    write_tensors(weights, tensors, {**about, "experiment": hash_of(data)})
     [found] = train_grid([TINY], out=tmp_path)
     assert found.path == store / "tiny.linear"
     assert found.experiment == TINY
@@ -372,7 +411,7 @@ def test_a_kept_model_of_foreign_code_stands_for_nothing(store, tmp_path):
     data = read_json(file)
     data["task"]["type"] = "somewhere:Else"
     write_json(file, data)
-    assert kept.kept_by_hash() == {}
+    assert grid._kept_by_hash() == {}
 
 
 # where they lie
@@ -412,6 +451,7 @@ def test_every_kept_model_is_whole_and_results_stay_small():
         assert origin["train_seconds"] >= 0, path
         found = recorded(path)
         assert all(found["provenance"][key] for key in ("command", "commit", "device")), path
+        assert "+" not in origin["commit"] + found["provenance"]["commit"], path  # sources that somebody can find again
         assert (found["trained_loops"], found["task"]) == (run.experiment.model.loops, repr(run.experiment.task)), path
     sizes = {path: path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file()}
     assert sum(sizes.values()) < 40_000_000

@@ -15,7 +15,7 @@ from looped.training.trainer import train
 from dataclasses import replace
 
 base = linear("smoke")
-made = replace(base, train=replace(base.train, steps=20, log_every=2))
+made = replace(base, train=replace(base.train, steps=20, log_every=20))
 
 def meddle(step, line):
     if step == 1:  # what a compiler's signal handling does, behind Python's back

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.common import Json, Out, Quiet, messages, print_json, say
+from looped.cli.common import Json, Out, Quiet, messages, print_json, say, usual_points
 from looped.cli.evaluate import table
 from looped.cli.train import train_with_bar
 from looped.evaluation.curves import evaluate
@@ -22,10 +22,11 @@ from looped.papers import yang24
 from looped.report.drawing import save_figure
 from looped.report.page import write_report
 from looped.report.plots import evaluation_figure
+from looped.training.kept import store
 from looped.training.run import Run
 
 TITLE = "A small looped transformer against least squares"
-KEPT, KEPT_POINTS = "yang24.linear", 41
+KEPT = "yang24.linear"
 LEAD = (
     "One block, applied again and again to the same prompt, has learned to regress from examples alone. With noisy "
     "labels least squares explodes where there are as many examples as dimensions; ridge is the best that any method "
@@ -50,6 +51,7 @@ def demo(
     """
     hush = quiet or json
     clean, noisy = experiments(seed, out)
+    large = Run.open(store() / KEPT)
     points = 2 * clean.task.d + 1
     runs, results = [], []
     for experiment, title in ((clean, "Noiseless labels"), (noisy, "Noisy labels")):
@@ -63,10 +65,8 @@ def demo(
     # on noiseless data least squares is exact and no contest: the page leads with noise
     page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD)
     save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
-    large = Run.open(KEPT)
-    k, trained = KEPT_POINTS - 1, large.experiment.model.loops
-    task, far = large.experiment.task, 2 * trained
-    kept = evaluate(large.model(), task, points=KEPT_POINTS, max_loops=far, prompts=64, baselines={})
+    task, trained, k = large.experiment.task, large.experiment.model.loops, usual_points(large, 0) - 1
+    kept = evaluate(large.model(), task, points=k + 1, max_loops=2 * trained, prompts=64, baselines={})
     if not hush:
         messages.print(table(kept, f"{KEPT}, the paper's size, as it comes with looped"))
     result, run = results[0], runs[0]

@@ -32,7 +32,7 @@ def keep(
 ) -> None:
     """Keep a finished run as a small folder under a name, with its errors recorded: DIR/NAME.
 
-    Config, the weights an evaluation reads, up to 500 lines of metrics, provenance, and evaluation.json: the error by
+    Config, the weights an evaluation reads, up to 500 lines of metrics, provenance, and kept.json: the error by
     examples after the trained loops and after twice as many, by loops, and on a few fixed prompts for tests to repeat.
 
     Example: `looped keep runs/yang24.linear-1a2b3c4d5e --name yang24.linear`

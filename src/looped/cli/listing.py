@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,20 +52,21 @@ def list_all(
     Example: `looped list recipes`
     """
     folder = Path("results") if results is None else results_folder(results)
-    known: dict[str, dict[str, Any]] = {
-        "recipes": {name: _line(recipe) for name, recipe in recipes().items()},
-        "tasks": {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
-        "shifts": {name: _line(kind) for name, kind in shifts_by_name().items()},
-        "architectures": {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
-        "models": {name: summary(path) for name, path in kept_models().items()},
-        "theorems": {name: one.statement for name, one in theorems().items()},
-        "constructions": {name: _line(build) for name, build in READY.items()},
-        "figures": _figures(folder),
-        "claims": _claims(folder),
+    # each is made only when it is asked for: one damaged file must not hide the other lists
+    known: dict[str, Callable[[], dict[str, Any]]] = {
+        "recipes": lambda: {name: _line(recipe) for name, recipe in recipes().items()},
+        "tasks": lambda: {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
+        "shifts": lambda: {name: _line(kind) for name, kind in shifts_by_name().items()},
+        "architectures": lambda: {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
+        "models": lambda: {name: summary(path) for name, path in kept_models().items()},
+        "theorems": lambda: {name: one.statement for name, one in theorems().items()},
+        "constructions": lambda: {name: _line(build) for name, build in READY.items()},
+        "figures": lambda: _figures(folder),
+        "claims": lambda: _claims(folder),
     }
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
-    shown = known if kind is None else {kind: known[kind]}
+    shown = {title: make() for title, make in known.items() if kind in (None, title)}
     if json:
         print_json(shown)
         return

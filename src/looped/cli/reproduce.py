@@ -23,7 +23,7 @@ KEYS = ("id", "statement", "value", "low", "high", "tolerance", "verdict", "scal
 
 def reproduce(
     names: Annotated[list[str], typer.Argument(help="Figures such as chen24.fig1, or papers: all of their figures.")],
-    scale: Annotated[str, typer.Option(help="smoke (seconds), cpu (minutes) or paper (its batch and steps).")] = "cpu",
+    scale: Annotated[str, typer.Option(help="smoke (seconds), cpu (minutes) or paper (its sizes; on a GPU).")] = "cpu",
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Where results are kept and looked for.")
     ] = "results",

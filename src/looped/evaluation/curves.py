@@ -142,20 +142,16 @@ def evaluate(
     level: float = 0.9,
     label: str = "looped transformer",
     baselines: dict[str, Baseline] | None = None,
-    prompt: AnyPrompt | None = None,
 ) -> Evaluation:
     """Judge `model` on fresh prompts of `points` pairs: after `loops` loops, and after every loop up to `max_loops`.
 
-    With `prompt` on those, of `points` pairs, in place of fresh ones. Positions of weight 0 are left out. Of a sequence
-    the curves are by token, and over all scored tokens by loop.
+    Positions of weight 0 are left out. Of a sequence the curves are by token, and over all scored tokens by loop.
     """
     trained = model.config.loops
-    prompts = prompts if prompt is None else prompt.places[0]
     loops, max_loops = judged_loops(trained, loops, max_loops, prompts)
     weight = next(model.parameters(), torch.empty(0))
-    if prompt is None:
-        # on the CPU wherever the model lies: one seed names the same prompts on every machine, and for baselines
-        prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    # on the CPU wherever the model lies: one seed names the same prompts for all of them, and for baselines
+    prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
     prompt = prompt.to(weight.device).to(weight.dtype)
     prompt.check_finite()
     errors, last = _model_errors(model, task, prompt, loops, max_loops)

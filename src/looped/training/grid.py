@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from looped.experiment import Experiment
-from looped.files import Busy
+from looped.experiment import Experiment, hash_of
+from looped.files import Busy, read_json
 from looped.training.executors import Executor
-from looped.training.kept import kept_by_hash
+from looped.training.kept import kept_models
 from looped.training.points import Standing, point, standing
-from looped.training.run import Run
+from looped.training.run import Run, checkpoint_steps, read_checkpoint
 from looped.training.sweep import sweep
 from looped.training.trainer import Diverged
 
@@ -33,7 +34,7 @@ def train_grid(
     diverges, or another process trains it, the others are still trained; then `Diverged` or `Busy` comes.
     """
     asked = [point(one, out) for one in experiments]
-    kept = kept_by_hash()
+    kept = _kept_by_hash()
     used = {
         one.path: Run(kept[one.experiment.hash], one.experiment)
         for one in asked
@@ -88,3 +89,16 @@ def train_variants(
         grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds]
     found = iter(train_grid(grid, out=out, device=device, progress=progress, executor=executor))
     return {label: [next(found) for _ in seeds] for label in variants}
+
+
+def _kept_by_hash() -> dict[str, Path]:
+    """The kept models by the hash of their experiment, as this library writes it today."""
+    found: dict[str, Path] = {}
+    for path in kept_models().values():
+        with contextlib.suppress(ValueError, OSError):  # of code that was not handed over, or damaged: no run's place
+            config = read_json(path / "config.json")
+            [step] = checkpoint_steps(path)
+            # weights of another config, under this one's name, would be judged as if they were its own
+            if read_checkpoint(path, step).experiment == hash_of(config):
+                found.setdefault(Experiment.from_data(config).hash, path)
+    return found

@@ -6,21 +6,21 @@ NAME/config.json                  the experiment
 NAME/checkpoints/*.safetensors    the weights that an evaluation reads, and nothing to train on from
 NAME/metrics.jsonl                some lines of the training
 NAME/provenance.json              command, commit, device and seconds of the training
-NAME/evaluation.json              what was measured when it was kept (`looped.keeping`); no other run folder has it
+NAME/kept.json              what was measured when it was kept (`looped.keeping`); no other run folder has it
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
 from looped.config import nearest
-from looped.experiment import Experiment, is_plain
-from looped.files import read_json
+from looped.experiment import is_plain
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """Where this library's own files lie."""
+LOCAL = Path("results/models")
+"""Where `looped keep` puts them, in the folder it is called from."""
 
 
 def own_results(package: Path = PACKAGE) -> Path | None:
@@ -37,22 +37,17 @@ def store(package: Path = PACKAGE) -> Path:
 
 def is_kept(path: Path) -> bool:
     """Whether a run folder is a kept model, wherever it lies: by its record, even a damaged one."""
-    file = path / "evaluation.json"
-    if not os.path.isfile(file):  # false also for names that no file can have
-        return False
-    try:
-        found = read_json(file)
-    except ValueError:
-        return True
-    # somebody may have put what `looped evaluate --json` printed into his own run folder
-    return not isinstance(found, dict) or "check" in found
+    return os.path.isfile(path / "kept.json")  # false also for names that no file can have
 
 
 def kept_models() -> dict[str, Path]:
-    """The folder of every kept model, by name."""
-    folder = store()
-    found = sorted(folder.iterdir()) if folder.is_dir() else []
-    return {one.name: one for one in found if is_plain(one.name) and one.name[0] != "." and is_kept(one)}
+    """The folder of every kept model, by name: those of `LOCAL` come before those of the library."""
+    found: dict[str, Path] = {}
+    for folder in (LOCAL, store()):
+        for one in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if is_plain(one.name) and one.name[0] != "." and is_kept(one):
+                found.setdefault(one.name, one)
+    return dict(sorted(found.items()))
 
 
 def find(name: str) -> Path:
@@ -83,12 +78,3 @@ def refuse_training(path: Path) -> None:
             f"{path} is kept without its optimiser, so it cannot be resumed. Start from its weights instead: "
             f"`looped train RECIPE --set train.start={path.name if path.name in kept_models() else path}`."
         )
-
-
-def kept_by_hash() -> dict[str, Path]:
-    """The kept models by the hash of their experiment, as this library writes it today."""
-    found: dict[str, Path] = {}
-    for path in kept_models().values():
-        with contextlib.suppress(ValueError):  # of code that was not handed over, or damaged: it stands for no run
-            found.setdefault(Experiment.from_data(read_json(path / "config.json")).hash, path)
-    return found

@@ -337,7 +337,10 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
     try:
         model.to(next(iter(weights.values())).dtype).load_state_dict(weights)
     except (RuntimeError, StopIteration):
-        raise ValueError(f"the weights in {path} do not fit the model of this config.") from None
+        raise ValueError(
+            f"the weights in {path} do not fit the model of this config. Take the recipe and the scale they are from, "
+            f"as {path / 'config.json'} has them."
+        ) from None
 
 
 def load(

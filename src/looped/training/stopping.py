@@ -47,8 +47,8 @@ def stop_signals() -> Iterator[Stop]:
         yield event
         return
     before = [signal.getsignal(number) or signal.SIG_DFL for number in CAUGHT]
-    event.listen()
     _listening.append(event)
+    event.listen()
     lost = False
     try:
         yield event

@@ -227,11 +227,11 @@ class Trainer:
                     boards.append(files.enter_context(board(run, self.done, track)))
             while self.done < self.config.steps:
                 self.step(self.done)
+                stopping.listen()
                 self.done += 1
                 last = self.done == self.config.steps
                 if self.done % self.config.log_every == 0 or last:
                     lines = self.metrics()
-                    stopping.listen()
                     for run, shown, line in zip(self.runs, boards, lines, strict=True):
                         with writing(run):
                             run.append_metrics(line)

@@ -70,16 +70,16 @@ def as_published(base: Experiment, *, steps: int = 500_000) -> Experiment:
     assert base.train is not None
     loops, window, points = base.model.loops, base.train.window, base.train.points
     first, by = (11, 2) if points <= 41 else (26, 5)
-    train = TrainConfig(
+    train = replace(
+        base.train,
         steps=steps,
         batch=64,
-        points=points,
-        window=window,
-        grad=base.train.grad,
         depth=Staircase(start=window, stop=loops, by=2, every=500) if loops > window else None,
         dims=Staircase(start=min(5, base.task.d), stop=base.task.d, by=1, every=5000),
         active_points=Staircase(start=min(first, points), stop=points, by=by, every=5000),
         optimizer=OptimizerConfig(kind="adam", learning_rate=1e-4),
+        average=None,
+        dtype="float32",
         log_every=1000,
         checkpoint_every=10_000,
     )
@@ -87,7 +87,10 @@ def as_published(base: Experiment, *, steps: int = 500_000) -> Experiment:
 
 
 def around(base: Experiment, loops: int, window: int) -> Experiment:
-    """Trained with T = `window` and b = `loops` on average: the loops of a step are random, and more than T."""
+    """Trained with T = `window` and b = `loops` on average: those of a step are random, from T + 1 to 2b - T - 1.
+
+    Where b is not above T + 1 they are b in every step, and T at most b.
+    """
     assert base.train is not None
     depth = RandomDepth(low=window + 1, high=2 * loops - window - 1) if loops > window + 1 else None
     train = replace(base.train, window=min(window, loops), grad=min(window, loops), depth=depth)

@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=1280)
     parser.add_argument("--points", type=int, default=41)
     parser.add_argument("--sample", type=int, default=8, help="prompts the loop is timed on")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1, help="more do not help with tensors this small")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

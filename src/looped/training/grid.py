@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def train_grid(
     diverges, or another process trains it, the others are still trained; then `Diverged` or `Busy` comes.
     """
     asked = [point(one, out) for one in experiments]
-    kept = _kept_by_hash()
+    kept = _kept_by_hash({one.experiment.hash for one in asked})
     used = {
         one.path: Run(kept[one.experiment.hash], one.experiment)
         for one in asked
@@ -91,14 +91,16 @@ def train_variants(
     return {label: [next(found) for _ in seeds] for label in variants}
 
 
-def _kept_by_hash() -> dict[str, Path]:
-    """The kept models by the hash of their experiment, as this library writes it today."""
+def _kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:
+    """The kept models of experiments with the `wanted` hashes, as this library writes them today."""
     found: dict[str, Path] = {}
     for path in kept_models().values():
         with contextlib.suppress(ValueError, OSError):  # of code that was not handed over, or damaged: no run's place
             config = read_json(path / "config.json")
-            [step] = checkpoint_steps(path)
-            # weights of another config, under this one's name, would be judged as if they were its own
-            if read_checkpoint(path, step).experiment == hash_of(config):
-                found.setdefault(Experiment.from_data(config).hash, path)
+            own = Experiment.from_data(config).hash
+            if own in wanted and own not in found:
+                [step] = checkpoint_steps(path)
+                # weights of another config, under this one's name, would be judged as if they were its own
+                if read_checkpoint(path, step).experiment == hash_of(config):
+                    found[own] = path
     return found

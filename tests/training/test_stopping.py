@@ -1,9 +1,8 @@
 """A signal ends training with everything saved, whatever was compiled meanwhile."""
 
+import signal
 import subprocess
 import sys
-
-import pytest
 
 from looped.training.run import Run
 
@@ -30,9 +29,8 @@ except Interrupted as error:
 """
 
 
-@pytest.mark.parametrize("number", [2, 15], ids=["SIGINT", "SIGTERM"])
-def test_a_handler_that_was_put_in_front_of_ours_is_replaced(tmp_path, number):
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run"), str(number)]
+def test_a_handler_that_was_put_in_front_of_ours_is_replaced(tmp_path):
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "run"), str(signal.SIGTERM.value)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "stopped at step 5 of 20" in done.stdout

@@ -104,6 +104,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.seeds < 1:
         parser.error(f"--seeds must be at least 1; got {options.seeds}.")
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("this needs a GPU; `--scale smoke --device cpu` rehearses it without one.")
     if options.seed is not None:
         print(json.dumps(one_seed(options)))
         return 0

@@ -69,3 +69,14 @@ def test_packages_come_from_the_index_by_name():
     assert not [one for one in every if Requirement(one).url]
     options = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.strip().startswith("-")]
     assert not options
+
+
+def test_results_name_no_folder_of_one_machine():
+    commands = [
+        line.strip()
+        for path in (ROOT / "results").rglob("*.json")
+        for line in path.read_text().splitlines()
+        if re.match(r'\s*"(command|run)": ', line)
+    ]
+    assert commands
+    assert [line for line in commands if re.search(r'[ "=]/\w', line)] == []

@@ -16,7 +16,7 @@ from looped.files import read_tensors, write_tensors
 from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
-from looped.training.run import Run, checkpoint_path, load
+from looped.training.run import Run, checkpoint_path, command, load
 from looped.training.stopping import Interrupted, stop_signals
 from looped.training.trainer import Diverged, Trainer, train, train_seeds
 
@@ -463,3 +463,16 @@ def test_no_run_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         train(experiment(), out=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["train", "a.b", "--out", "/some/where/runs", "-q"], "looped train a.b --out runs -q"),
+        (["train", "--out=/some/where", "--set", "x=1/2"], "looped train --out=where --set x=1/2"),
+        (["evaluate", "runs/one"], "looped evaluate runs/one"),
+    ],
+)
+def test_provenance_names_no_folder_of_one_machine(monkeypatch, typed, told):
+    monkeypatch.setattr("sys.argv", ["/some/bin/looped", *typed])
+    assert command() == told

@@ -18,6 +18,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -377,9 +378,13 @@ def provenance(device: torch.device | str) -> dict[str, Any]:
 
 
 def command() -> str:
-    """What was typed: the `looped` command with its arguments, or the name of the script."""
+    """What was typed: the `looped` command with its arguments, or the name of the script.
+
+    Of an absolute path the last part alone: where it lay on this machine says nothing on another.
+    """
     name = Path(sys.argv[0]).name
-    return shlex.join(["looped", *sys.argv[1:]]) if name in ("looped", "__main__.py") else name
+    words = [re.sub(r"(^|=)/(?:[^/]+/)*", r"\1", word) for word in sys.argv[1:]]
+    return shlex.join(["looped", *words]) if name in ("looped", "__main__.py") else name
 
 
 @functools.cache

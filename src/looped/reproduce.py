@@ -49,6 +49,8 @@ class Result:
     """Just now; otherwise it comes from the file, as whoever had it left it."""
     taken: bool = False
     """From the results kept with looped."""
+    outdated: bool = False
+    """Measured with settings that the figure no longer has at this scale."""
 
 
 def figures() -> dict[str, Figure]:
@@ -72,6 +74,11 @@ def select(names: Sequence[str]) -> list[Figure]:
             raise ValueError(f"no figure is called `{name}`. {nearest(name, {*known, *papers})}")
         chosen |= hits
     return list(chosen.values())
+
+
+def settings_hash(figure: Figure, scale: str) -> str:
+    """The same for a result and for the figure of today, if the result is one of today's settings."""
+    return hashlib.sha256(json.dumps(figure.settings[scale], sort_keys=True).encode()).hexdigest()[:10]
 
 
 def reproduce(
@@ -102,7 +109,7 @@ def reproduce(
         ) from None
     path = out / f"{figure.name}.{scale}.json"
     sizes = figure.settings[scale]
-    key = hashlib.sha256(json.dumps(sizes, sort_keys=True).encode()).hexdigest()[:10]
+    key = settings_hash(figure, scale)
     kept, taken = _read(path, again=again), False
     if kept.get("settings_hash") != key and own is not None:
         ours = _read(own / path.name, again=again)
@@ -161,12 +168,12 @@ def kept(out: Path) -> list[Result]:
             continue
         try:
             figure, scale, data = known[content["figure"]], content["scale"], content["data"]
-            claims = figure.judge(data, scale)
-            found.append(
-                Result(
-                    figure=figure, scale=scale, data=data, claims=claims, provenance=content["provenance"], path=path
-                )
-            )
+            how = {
+                "provenance": content["provenance"],
+                "path": path,
+                "outdated": content["settings_hash"] != settings_hash(figure, scale),
+            }
+            found.append(Result(figure=figure, scale=scale, data=data, claims=figure.judge(data, scale), **how))
         except DAMAGE as error:
             raise damaged(path, error) from None
     return found

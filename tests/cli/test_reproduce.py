@@ -3,10 +3,14 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
 from looped.cli.reproduce import KEYS
+from looped.reproduce import kept
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 def test_a_figure_is_measured_drawn_and_judged(call, tmp_path):
@@ -15,9 +19,9 @@ def test_a_figure_is_measured_drawn_and_judged(call, tmp_path):
     assert code == 0  # one of its claims fails, which is a result
     assert out == ""
     assert re.search(r"4 claims, \d hold", error)
-    kept = json.loads((tmp_path / "chen24.fig1.cpu.json").read_text())
-    assert {claim["verdict"] for claim in kept["claims"]} == {"holds", "fails"}
-    assert kept["provenance"]["seconds"] > 0
+    written = json.loads((tmp_path / "chen24.fig1.cpu.json").read_text())
+    assert {claim["verdict"] for claim in written["claims"]} == {"holds", "fails"}
+    assert written["provenance"]["seconds"] > 0
     assert (tmp_path / "figures" / "chen24.fig1.cpu.png").read_bytes().startswith(b"\x89PNG")
     drawing = (tmp_path / "figures" / "chen24.fig1.cpu.svg").read_text()
     ElementTree.fromstring(drawing)
@@ -102,3 +106,24 @@ def test_bad_input_is_one_line(call, tmp_path, arguments, expected):
     assert error.count("\n") == 1
     assert expected in error
     assert not (tmp_path / "figures").exists()
+
+
+def test_the_results_of_this_repository_are_of_todays_settings_and_judged_as_they_say():
+    found = kept(RESULTS)
+    assert len(found) > 40
+    for result in found:
+        assert not result.outdated, result.path
+        written = {claim["id"]: claim["verdict"] for claim in json.loads(result.path.read_text())["claims"]}
+        assert written == {claim.id: claim.verdict for claim in result.claims}, result.path
+
+
+def test_a_result_of_other_settings_is_reported_as_such(call, tmp_path):
+    out, page = tmp_path / "results", tmp_path / "page.html"
+    assert call("reproduce", "chen24", "--scale", "smoke", "--out", out, "--quiet")[0] == 0
+    ask = ("report", "--results", out, "--out", page)
+    assert call(*ask)[0] == 0
+    assert "no longer has" not in page.read_text()
+    file = out / "chen24.fig1.smoke.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "settings_hash": "another"}))
+    assert call(*ask)[0] == 0
+    assert "measured with settings that this figure no longer has" in page.read_text()

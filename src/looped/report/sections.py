@@ -26,6 +26,7 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
         with blank((6.4, 3.6)) as canvas:
             figure.draw(canvas, result.data)
         made = f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}"
+        made += "; measured with settings that this figure no longer has" if result.outdated else ""
     except DAMAGE as error:
         raise damaged(result.path, error) from None
     claims = [

@@ -44,7 +44,9 @@ EACH: tuple[Scale, ...] = ("smoke", "cpu", "paper")
 LOOPED, UNLOOPED = "looped transformer", "transformer"
 MATCHES = 0.05
 """Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
-CHEAP: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {"steps": 300, "batch": 32}, "paper": {}}
+SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {}}
+CHEAP: dict[str, dict[str, Any]] = {**SHORT, "cpu": {"steps": 300, "batch": 32}}
+"""For figures of many trainings."""
 
 
 def baselines_of(kind: str, slow: Data) -> dict[str, Baseline]:
@@ -88,8 +90,8 @@ def panel_sizes(scale: Scale, kind: str, looped: Experiment, unlooped: Experimen
         "baseline_prompts": EVALUATION[scale]["prompts"] if kind == "sparse" else SLOW[scale]["prompts"],
         "slow": SLOW[scale],
         "experiments": {
-            LOOPED: training(looped, **CHEAP[scale]).brief(),
-            UNLOOPED: training(unlooped, **CHEAP[scale]).brief(),
+            LOOPED: training(looped, **SHORT[scale]).brief(),
+            UNLOOPED: training(unlooped, **SHORT[scale]).brief(),
         },
     }
 

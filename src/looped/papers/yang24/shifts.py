@@ -71,18 +71,18 @@ def looped_with(scale: str, loops: int) -> Experiment:
         return around(linear("paper"), loops, 15)
     one = with_loops(linear("smoke" if scale == "smoke" else "cpu"), loops, 2 if scale == "smoke" else 4, every=None)
     assert one.train is not None
-    return _cheap(training(one, depth=RandomDepth(low=one.train.window, high=loops)), scale)
+    return _short(training(one, depth=RandomDepth(low=one.train.window, high=loops)), scale)
 
 
 def unlooped_with(scale: str, count: int) -> Experiment:
     """Linear regression, `count` layers unlooped."""
     if scale == "paper":
         return layers(linear_12_layers("paper"), count)
-    return _cheap(layers(linear_12_layers("smoke" if scale == "smoke" else "cpu"), count), scale)
+    return _short(layers(linear_12_layers("smoke" if scale == "smoke" else "cpu"), count), scale)
 
 
-def _cheap(experiment: Experiment, scale: str) -> Experiment:
-    return training(experiment, **({"steps": 6} if scale == "smoke" else {"steps": 300, "batch": 32}))
+def _short(experiment: Experiment, scale: str) -> Experiment:
+    return training(experiment, steps=6) if scale == "smoke" else experiment
 
 
 def sizes_of(scale: str, shifts: Mapping[str, Shift], depths: Sequence[int], loops: Sequence[int]) -> dict[str, Any]:

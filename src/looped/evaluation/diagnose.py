@@ -18,6 +18,7 @@ from torch import Tensor
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, over_tokens
 from looped.evaluation.radius import spectral_radius
+from looped.functional.streams import stream
 from looped.models.base import LoopedModel
 from looped.models.kernel_transformer import KernelTransformerConfig
 from looped.models.loop import Context, State, leaves, tree_map
@@ -114,8 +115,10 @@ def diagnose(
     if loops <= trained:
         raise ValueError(f"`loops` must be above the trained loops={trained}, to see past them; got {loops}.")
     weight = next(model.parameters(), torch.empty(0))
-    generator = torch.Generator(weight.device).manual_seed(seed)
-    prompt = task.sample(batch=prompts, n=points, generator=generator).to(weight.dtype)
+    # on the CPU, as `evaluate` draws them; the random starts on the model's device
+    prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    prompt = prompt.to(weight.device).to(weight.dtype)
+    generator = torch.Generator(weight.device).manual_seed(stream(seed, "starts"))
     prompt.check_finite()
     context = model.embed(prompt)
     state, errors, changes, overflow = _loop_on(model, task, prompt, context, loops)

@@ -110,8 +110,8 @@ def identify(
         raise ValueError(f"`max_steps` must be at least 1; got {steps}.")
     model = model.double()
     device = next(iter(model.parameters())).device
-    drawn = task.sample(batch=prompts, n=points, generator=torch.Generator(device).manual_seed(seed))
-    sample = only_pairs(drawn, "identify")
+    drawn = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    sample = only_pairs(drawn, "identify").to(device)
     sample.check_finite()
     prompt = Prompt(sample.xs.double(), sample.ys.double())
     found = []

@@ -130,8 +130,8 @@ def probe(
     weight = next(model.parameters(), torch.empty(0))
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
-    judged_on = torch.Generator(weight.device).manual_seed(seed)
-    judged = reader.sample(prompts, judged_on)
+    # on the CPU, as `evaluate` draws them
+    judged = reader.sample(prompts, torch.Generator().manual_seed(seed)).to(weight.device)
     states, goals = reader.read(judged.rows(slice(2)))
     stack = ProbeStack(
         groups=2 if control else 1,

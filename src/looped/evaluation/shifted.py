@@ -61,9 +61,9 @@ def ask(
     dtype: torch.dtype = torch.float32,
 ) -> Questions:
     """The prompts and queries that `shifted_errors` judges: draw them once where many predictors are compared."""
-    generator = torch.Generator(torch.device(device)).manual_seed(seed)
     shifted = Shifted(task=task, shifts=tuple(shifts))
-    return shifted.questions(batch=prompts, n=points, generator=generator).to(dtype)
+    asked = shifted.questions(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    return asked.to(device).to(dtype)
 
 
 @torch.no_grad()

@@ -63,11 +63,12 @@ class Questions(NamedTuple):
         queries = prompt.xs if self.own else self.queries[index]
         return Questions(prompt, queries, self.answers[index], self.defined)
 
-    def to(self, dtype: torch.dtype) -> Questions:
-        """The same in another precision."""
-        prompt = self.prompt.to(dtype)
-        queries = prompt.xs if self.own else self.queries.to(dtype)
-        return Questions(prompt, queries, self.answers.to(dtype), self.defined)
+    def to(self, target: torch.device | torch.dtype | str) -> Questions:
+        """The same on another device or in another precision."""
+        prompt = self.prompt.to(target)
+        queries = prompt.xs if self.own else self.queries.to(target)
+        defined = self.defined if isinstance(target, torch.dtype) else self.defined.to(target)
+        return Questions(prompt, queries, self.answers.to(target), defined)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,7 +51,7 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
         own = {label: one for label, one in experiments.items() if label.startswith(f"{noise:g}/")}
         first = next(iter(own.values()))
         assert first.train is not None
-        generator = torch.Generator(settings.device).manual_seed(sizes["prompt_seed"])
+        generator = torch.Generator().manual_seed(sizes["prompt_seed"])
         prompt = first.task.sample(batch=sizes["prompts"], n=first.train.points, generator=generator)
         curves = {
             name: finite((task_error(first.task, prompt, answers)).tolist())

@@ -143,8 +143,8 @@ def measure(sizes: Mapping[str, Any], settings: Settings) -> Data:
 
 
 def _prompts(task: Tables, points: int, batch: int, seed: int, settings: Settings) -> Prompt:
-    generator = torch.Generator(settings.device).manual_seed(1_000_000 + seed)
-    return task.sample(batch=batch, n=points, generator=generator)
+    generator = torch.Generator().manual_seed(1_000_000 + seed)
+    return task.sample(batch=batch, n=points, generator=generator).to(settings.device)
 
 
 def _tuning(task: Tables, points: int, sizes: Mapping[str, Any], settings: Settings) -> dict[str, list[float]]:

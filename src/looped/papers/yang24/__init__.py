@@ -112,15 +112,16 @@ def relu_network_12_layers(scale: Scale = "cpu") -> Experiment:
 
 
 def _unlooped(base: Experiment, scale: Scale) -> Experiment:
-    """The same experiment with layers of their own weights in place of loops."""
+    """The same experiment with layers of their own weights in place of loops; at `cpu` they want half the rates."""
     assert base.train is not None
     assert isinstance(base.model, DecoderConfig)
     layers = {"smoke": 2, "cpu": 8, "paper": 12}[scale]
+    rates = {"learning_rate": 3e-3, "muon_learning_rate": 0.01} if scale == "cpu" else {}
     return replace(
         base,
         name=f"{base.name}_12_layers",
         model=replace(base.model, layers=layers, loops=1),
-        train=replace(base.train, window=1, grad=None, depth=None),
+        train=replace(base.train, window=1, grad=None, depth=None, optimizer=replace(base.train.optimizer, **rates)),
     )
 
 

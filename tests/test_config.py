@@ -336,6 +336,7 @@ def test_the_last_override_of_a_field_wins_and_types_can_be_swapped():
         ("True", True),
         ("None", None),
         ("null", None),
+        ("none", "none"),
         ("[1, 2]", [1, 2]),
         ('{"a": 1}', {"a": 1}),
         ('"3"', "3"),

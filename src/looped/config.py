@@ -253,7 +253,7 @@ def _kinds(config: Any) -> list[Any]:
 
 def parse_value(text: str) -> Any:
     """A number, true, false, null, list or object as JSON; Python's True, False, None; anything else is a string."""
-    spelled = {"True": True, "False": False, "None": None, "none": None}
+    spelled = {"True": True, "False": False, "None": None}  # `none` is a word of some fields: model.inject=none
     try:
         return spelled[text] if text in spelled else json.loads(text)
     except (json.JSONDecodeError, RecursionError):

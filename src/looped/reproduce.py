@@ -122,6 +122,7 @@ def reproduce(
         # through JSON and back, so that a fresh result and a kept one are the same thing
         data = json.loads(json.dumps(figure.measure(sizes, settings), allow_nan=False))
         origin = {**provenance(device), "seconds": round(time.monotonic() - started, 2)}
+        origin |= {"trainings": settings.used} if settings.used else {}
     else:
         data, origin = kept.get("data", {}), kept.get("provenance", {})
     try:
@@ -160,18 +161,19 @@ def damaged(path: Path, why: object) -> ValueError:
 
 
 def kept(out: Path) -> list[Result]:
-    """The results that a folder keeps, by name and scale; a file of a figure that is no longer known is passed over."""
+    """The results that a folder keeps, by name and scale; those of a figure or scale not known are passed over."""
     known, found = figures(), []
     for path in sorted(out.glob("*.json")):
         content = read_json(path)
-        if not isinstance(content, dict) or str(content.get("figure")) not in known:
+        figure = known.get(str(content.get("figure"))) if isinstance(content, dict) else None
+        if figure is None or str(content.get("scale")) not in figure.settings:
             continue
         try:
-            figure, scale, data = known[content["figure"]], content["scale"], content["data"]
+            scale, data = content["scale"], content["data"]
             how = {
                 "provenance": content["provenance"],
                 "path": path,
-                "outdated": content["settings_hash"] != settings_hash(figure, scale),
+                "outdated": content.get("settings_hash") != settings_hash(figure, scale),
             }
             found.append(Result(figure=figure, scale=scale, data=data, claims=figure.judge(data, scale), **how))
         except DAMAGE as error:

@@ -247,7 +247,7 @@ def test_import_says_how_the_file_was_taken(call, tmp_path):
         ([*SMOKE, "--set", "task.type=os:system"], "names code outside looped"),
         ([*SMOKE, "--set", "train=null"], "nothing to train"),
         ([*SMOKE, "--seeds", "0"], "`--seeds` must be at least 1; got 0."),
-        ([*SMOKE, "--start", "nowhere"], "nowhere has no checkpoint"),
+        ([*SMOKE, "--start", "nowhere"], "there is no run folder nowhere"),
         ([*SMOKE[:-1], "tpu"], "`--device` must be cpu, cuda or auto; got `tpu`."),
         (["yang24.linear", "--scale", "smok"], "Did you mean `smoke`?"),
         ([], "say what to train"),

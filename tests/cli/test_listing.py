@@ -6,6 +6,7 @@ import pytest
 
 from looped.cli import main
 from looped.files import write_json
+from looped.reproduce import figures, settings_hash
 
 
 @pytest.fixture
@@ -30,12 +31,26 @@ def test_a_figure_says_what_it_claims_and_at_which_scales_it_was_run(listed, tmp
     for scale, found in verdicts.items():
         names = ("yang24.fig3.injection_flat", "yang24.fig3.tying_diverges")
         claims = [{"id": name, "verdict": one} for name, one in zip(names, found, strict=True)]
-        write_json(tmp_path / f"yang24.fig3.{scale}.json", {"claims": claims})
+        key = settings_hash(figures()["yang24.fig3"], scale)
+        write_json(tmp_path / f"yang24.fig3.{scale}.json", {"claims": claims, "settings_hash": key})
     after = listed()
     assert after["yang24.fig3"].endswith("(2 claims; results: smoke, cpu 1/2)")
     assert {name: line for name, line in after.items() if name != "yang24.fig3"} == {
         name: line for name, line in before.items() if name != "yang24.fig3"
     }
+
+
+def test_a_result_of_other_settings_is_listed_as_such(listed, tmp_path):
+    claims = [{"id": "yang24.fig3.tying_diverges", "verdict": "holds"}]
+    write_json(tmp_path / "yang24.fig3.cpu.json", {"claims": claims, "settings_hash": "another"})
+    assert listed()["yang24.fig3"].endswith("results: cpu 1/1 with other settings)")
+
+
+def test_where_there_are_no_results_those_of_looped_are_listed(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        main(["list", "claims", "--json"])
+    assert "paper: holds" in json.loads(capsys.readouterr().out)["claims"]["yang24.fig2.fixed_point"]
 
 
 def test_a_claim_says_at_which_scales_it_holds(capsys, tmp_path):

@@ -117,6 +117,22 @@ def test_the_results_of_this_repository_are_of_todays_settings_and_judged_as_the
         assert written == {claim.id: claim.verdict for claim in result.claims}, result.path
 
 
+def test_every_drawing_of_this_repository_has_its_numbers_and_the_other_way_round():
+    drawn = {path.stem for path in (RESULTS / "figures").iterdir()}
+    assert drawn == {path.stem for path in RESULTS.glob("*.json")}
+
+
+def test_a_result_says_where_its_models_were_trained(call, tmp_path):
+    out, page = tmp_path / "results", tmp_path / "page.html"
+    ask = ("reproduce", "yang24.fig2", "--scale", "smoke", "--device", "cpu", "--runs", tmp_path / "runs", "--out", out)
+    assert call(*ask, "--quiet")[0] == 0
+    used = json.loads((out / "yang24.fig2.smoke.json").read_text())["provenance"]["trainings"]
+    assert {one["run"] for one in used} == {path.name for path in (tmp_path / "runs").iterdir()}
+    assert all(one["device"] and one["train_seconds"] > 0 for one in used)
+    assert call("report", "--results", out, "--out", page)[0] == 0
+    assert f"2 models trained on {used[0]['device']}, commit {used[0]['commit']}" in page.read_text()
+
+
 def test_a_result_of_other_settings_is_reported_as_such(call, tmp_path):
     out, page = tmp_path / "results", tmp_path / "page.html"
     assert call("reproduce", "chen24", "--scale", "smoke", "--out", out, "--quiet")[0] == 0

@@ -218,3 +218,17 @@ def test_shifts_have_names():
     }.items():
         with pytest.raises(ValueError, match=message):
             read_shift(text)
+
+
+@pytest.mark.parametrize("shifts", [[], [OrthogonalQuery()]])
+def test_questions_move_whole(shifts):
+    asked = ask(TASK, shifts, prompts=3, points=5, seed=2)
+    moved = asked.to("meta").to(torch.float64)
+    assert {one.device.type for one in (moved.prompt.xs, moved.queries, moved.answers, moved.defined)} == {"meta"}
+    assert (moved.queries.dtype, moved.defined.dtype) == (torch.float64, torch.bool)
+    assert moved.own == asked.own == (not shifts)
+
+
+def test_one_seed_asks_the_same_wherever_the_model_lies():
+    """Drawn on the CPU and moved: a device without random numbers of its own can be asked too."""
+    assert ask(TASK, [SkewedCovariance()], prompts=3, points=5, device="meta").queries.shape == (3, 5, 4)

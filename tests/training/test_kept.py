@@ -351,7 +351,7 @@ def test_training_starts_from_a_kept_model_but_does_not_go_on_in_it(run, store, 
     first = train(replace(TINY, train=replace(TINY.train, start=str(run.path), steps=1, average=None)), out=tmp_path)
     for name, value in started.latest().part("model").items():
         assert torch.equal(value, first.latest().part("model")[name]), name
-    with pytest.raises(ValueError, match=r"nowhere has no checkpoint.*or name a kept model\. Valid: tiny\.linear"):
+    with pytest.raises(ValueError, match=r"there is no run folder nowhere.*or name a kept model\. Valid: tiny\.linear"):
         train(replace(TINY, train=replace(TINY.train, start="nowhere")), out=tmp_path)
     train(TINY, folder=store / "tiny.linear")  # it is finished: nothing is to be done
     assert files(store) == before

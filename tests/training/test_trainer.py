@@ -327,7 +327,7 @@ def test_a_start_gives_its_weights_and_is_not_needed_again(tmp_path):
 
 
 def test_a_start_that_is_no_run_or_does_not_fit_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="has no checkpoint"):
+    with pytest.raises(ValueError, match="there is no run folder"):
         train(experiment(start=str(tmp_path / "nowhere")), out=tmp_path)
     first = train(experiment(steps=1), out=tmp_path)
     wider = replace(experiment(start=str(first.path)), model=replace(MODEL, width=16))

@@ -19,15 +19,16 @@ import looped.tasks
 from looped.cli.common import Json, Quiet, print_json, results_folder
 from looped.config import nearest
 from looped.constructions.ready import READY
+from looped.evaluation.claims import Figure
 from looped.evaluation.shifted import shifts_by_name
 from looped.files import read_json
 from looped.keeping import summary
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
-from looped.reproduce import figures
+from looped.reproduce import figures, settings_hash
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
-from looped.training.kept import kept_models
+from looped.training.kept import kept_models, own_results
 
 
 def list_all(
@@ -51,7 +52,7 @@ def list_all(
 
     Example: `looped list recipes`
     """
-    folder = Path("results") if results is None else results_folder(results)
+    folder = _results() if results is None else results_folder(results)
     # each is made only when it is asked for: one damaged file must not hide the other lists
     known: dict[str, Callable[[], dict[str, Any]]] = {
         "recipes": lambda: {name: _line(recipe) for name, recipe in recipes().items()},
@@ -80,6 +81,12 @@ def list_all(
         console.print(rows)
 
 
+def _results() -> Path:
+    """The folder `results` here; where there is none, the results kept with looped."""
+    here, own = Path("results"), own_results()
+    return own if own is not None and not here.is_dir() else here
+
+
 def model_line(facts: dict[str, Any]) -> str:
     """A kept model in a line: task, size, errors with their intervals, where it was trained."""
     errors: dict[int, list[str]] = {}
@@ -101,18 +108,19 @@ def _figures(results: Path) -> dict[str, str]:
     lines = {}
     for name, figure in figures().items():
         count = len(figure.claims)
-        kept = [_kept(results / f"{name}.{scale}.json", scale) for scale in figure.settings]
+        kept = [_kept(results / f"{name}.{scale}.json", figure, scale) for scale in figure.settings]
         shown = ", ".join(one for one in kept if one) or "none"
         lines[name] = f"{figure.title} ({count} claim{'s' * (count != 1)}; results: {shown})"
     return lines
 
 
-def _kept(path: Path, scale: str) -> str:
+def _kept(path: Path, figure: Figure, scale: str) -> str:
     """`cpu 2/3`: the scale, and how many of its judged claims held; empty where there is no result."""
     if not path.is_file():
         return ""
     verdicts = [verdict for verdict in _verdicts(path).values() if verdict != "not judged"]
-    return f"{scale} {verdicts.count('holds')}/{len(verdicts)}" if verdicts else scale
+    old = " with other settings" if read_json(path).get("settings_hash") != settings_hash(figure, scale) else ""
+    return f"{scale} {verdicts.count('holds')}/{len(verdicts)}{old}" if verdicts else f"{scale}{old}"
 
 
 def _claims(results: Path) -> dict[str, str]:

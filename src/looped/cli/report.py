@@ -48,7 +48,9 @@ def report(
             {"report": str(page), "runs": [str(run.path) for run in runs], "sweeps": [str(one) for one in sweeps]}
         )
     elif not quiet:
-        say(f"{page}: {len(runs)} run(s){f', {len(sweeps)} sweep(s)' if sweeps else ''}.")
+        counts = {"run": len(runs), "figure": len(figures), "theorem": len(rows or ()), "sweep": len(sweeps)}
+        told = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items() if count)
+        say(f"{page}: {told or 'nothing yet'}.")
 
 
 def run_folders(path: Path) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -76,6 +76,16 @@ class Settings:
     """Hears what is being done, and which share of the figure is done."""
     runs: Path = Path("runs")
     """Where the figure's training runs lie; finished ones are used again."""
+    used: list[dict[str, Any]] = field(default_factory=list)
+    """Run, commit, device and seconds of every training behind the figure; `trained` notes them."""
+
+    def trained(self, runs: Mapping[str, Sequence[Any]]) -> None:
+        """Note whose weights the figure shows."""
+        for run in (run for members in runs.values() for run in members):
+            origin = run.provenance()
+            self.used.append(
+                {"run": run.path.name, **{key: origin.get(key) for key in ("commit", "device", "train_seconds")}}
+            )
 
     def training(self, share: float) -> dict[str, Any]:
         """Where runs lie, where to compute, and a progress of which training is the first `share`."""

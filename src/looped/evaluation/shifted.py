@@ -41,8 +41,8 @@ def shifted_errors(
     """Squared error at every position under shifts, in units of the unshifted task, as yang24 draws it (App. D).
 
     `predict` is a model, run for `loops` loops, or a baseline (Prompt -> predictions). One seed gives everybody the
-    same prompts on one device; `device` and `dtype` are the model's unless given, and for a baseline the CPU and
-    float32. NaN where the shift defines no query. A model that answers the last pair only gives one column.
+    same prompts; `device` and `dtype` are the model's unless given, and for a baseline the CPU and float32. NaN where
+    the shift defines no query. A model that answers the last pair only gives one column.
     """
     weight = next(predict.parameters(), torch.empty(0)) if isinstance(predict, LoopedModel) else torch.empty(0)
     device, dtype = weight.device if device is None else device, weight.dtype if dtype is None else dtype

@@ -26,13 +26,14 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
         with blank((6.4, 3.6)) as canvas:
             figure.draw(canvas, result.data)
         made = f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}"
+        made += "".join(f"; {one}" for one in _trainings(origin.get("trainings", [])))
         made += "; measured with settings that this figure no longer has" if result.outdated else ""
     except DAMAGE as error:
         raise damaged(result.path, error) from None
     claims = [
         {
             **claim.to_data(),
-            "spread": "" if claim.low is None or claim.high is None else f"{number(claim.low)} to {number(claim.high)}",
+            "spread": _spread(claim.low, claim.high),
             "kind": CLAIM_VERDICTS[claim.verdict],
         }
         for claim in result.claims
@@ -44,7 +45,22 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
         "svg": figures(canvas, f"{figure.name}: {figure.title}"),
         "claims": claims,
         "origin": made,
+        "command": str(origin.get("command", "")),
     }
+
+
+def _spread(low: float | None, high: float | None) -> str:
+    """`0.1 to 0.2`; nothing where one number is all there is."""
+    return "" if low is None or high is None or low == high else f"{number(low)} to {number(high)}"
+
+
+def _trainings(used: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the models behind a figure were trained: a text for each machine and commit."""
+    places = Counter((one["device"], one["commit"]) for one in used)
+    return [
+        f"{count} model{'s' * (count != 1)} trained on {device}, commit {commit}"
+        for (device, commit), count in places.items()
+    ]
 
 
 def theorems_section(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,8 @@ def read_state(file: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")
             data: Any = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # the reader raises many kinds on hostile or damaged files, UnpicklingError among them
-        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        reason = textwrap.shorten(said[0], 120, placeholder=" ...")
         raise ValueError(f"{file} is not a weights-only .pt file and will not be unpickled ({reason}).") from None
     for key in ("model_state_dict", "model"):
         if isinstance(data, Mapping) and isinstance(data.get(key), Mapping):

@@ -1,6 +1,6 @@
 """Figures 2 and 3: a fixed point beyond the trained loops, and what becomes of it without input injection.
 
-At `cpu` scale, three seeds each: figure 2 about four minutes on two cores, figure 3 about three.
+At `cpu` scale, three seeds each: figure 2 about ten minutes on two cores, figure 3 about three.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def deteriorates(label: str):
 
 def about_loops(model: Data) -> str:
     """Where the two ends of the ratio lie."""
-    return f"error after {model['by_loops']['x'][-1]} loops over the error at {model['trained_loops']}"
+    loops, trained_with = model["by_loops"]["x"][-1], model["trained_loops"]
+    return f"error after {loops} loops over the error at {trained_with}, the most in training"
 
 
 def matches_unlooped(data: Data) -> Measured:
@@ -121,7 +122,9 @@ def matches_unlooped(data: Data) -> Measured:
     note = f"looped {', '.join(f'{v:.3g}' for v in last(one))}, unlooped {', '.join(f'{v:.3g}' for v in last(other))}"
     note += f" at k = {one['x'][-1]}"
     if one["x"][-1] == 40:
-        note += f"; k = 20: {beside('.0242', at(one, 20))}; k = 40: {beside('7.8e-4', at(one, 40))}"
+        loops = data["models"][LOOPED]["by_loops"]["x"][-1]
+        note += f"; after {loops} loops k = 20: {beside('.0242', at(one, 20))}; k = 40: {beside('7.8e-4', at(one, 40))}"
+        note += f"; 12 layers k = 20: {beside('.0204', at(other, 20))}; k = 40: {beside('4.8e-4', at(other, 40))}"
     return at_most(largest_gap(one, other), MATCHES, note)
 
 

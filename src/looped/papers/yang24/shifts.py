@@ -1,7 +1,8 @@
 """Figures 6, 15 and 16: models trained on linear regression, judged under shifts of the prompts.
 
-At `cpu` scale figure 6 trains three variants, figures 15 and 16 share six: two seeds at 300 steps, about five minutes
-on two cores for all six. Loop counts are random there, up to b, so that models are stable where they are judged.
+At `cpu` scale figure 6 trains three variants, figures 15 and 16 share six: two seeds at 1000 steps, about a quarter
+of an hour on two cores for all six. Loop counts are random there, up to b, so that models are stable where they are
+judged.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def test_a_field_that_two_axes_set_is_refused():
 
 
 def test_axes_are_typed_with_commas_outside_brackets_and_quotes():
-    assert read_axes(["a.b=1,2.5,none", 'c={"x": [1,2], "s": "a,\\"b"},null', "d,e=[1,2],[3,4]", "f=x"]) == {
+    assert read_axes(["a.b=1,2.5,None", 'c={"x": [1,2], "s": "a,\\"b"},null', "d,e=[1,2],[3,4]", "f=x"]) == {
         "a.b": [1, 2.5, None],
         "c": [{"x": [1, 2], "s": 'a,"b'}, None],
         "d,e": [[1, 2], [3, 4]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -79,19 +79,18 @@ class Settings:
     used: list[dict[str, Any]] = field(default_factory=list)
     """Run, commit, device and seconds of every training behind the figure; `trained` notes them."""
 
-    def trained(self, runs: Mapping[str, Sequence[Any]]) -> None:
-        """Note whose weights the figure shows."""
-        for run in (run for members in runs.values() for run in members):
-            origin = run.provenance()
-            self.used.append(
-                {"run": run.path.name, **{key: origin.get(key) for key in ("commit", "device", "train_seconds")}}
-            )
+    def trained(self, run: Any) -> None:
+        """Note a run whose weights the figure shows."""
+        origin = run.provenance()
+        facts = {key: origin.get(key) for key in ("commit", "device", "train_seconds")}
+        self.used.append({"run": run.path.name, **facts})
 
     def training(self, share: float) -> dict[str, Any]:
-        """Where runs lie, where to compute, and a progress of which training is the first `share`."""
+        """What `train_grid` asks for: where runs lie, where to compute, who notes them, a progress up to `share`."""
         return {
             "out": self.runs,
             "device": self.device,
+            "trained": self.trained,
             "progress": lambda what, done: self.progress(what, share * done),
         }
 

@@ -25,13 +25,15 @@ def train_grid(
     out: str | Path = "runs",
     device: str | torch.device = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
+    trained: Callable[[Run], None] = lambda run: None,
     executor: Executor | None = None,
 ) -> list[Run]:
     """The run of every experiment, in the order asked, each trained unless `out` has it or it is a kept model.
 
     A sweep whose points are the experiments: they share their folders with every other, and a stopped grid goes on
-    where it stopped. `progress` hears what is being trained and the share of the steps asked that is done. Where a run
-    diverges, or another process trains it, the others are still trained; then `Diverged` or `Busy` comes.
+    where it stopped. `progress` hears what is being trained and the share of the steps asked that is done, `trained` of
+    every run at the end. Where a run diverges, or another process trains it, the others are still trained; then
+    `Diverged` or `Busy` comes.
     """
     asked = [point(one, out) for one in experiments]
     kept = _kept_by_hash({one.experiment.hash for one in asked})
@@ -69,7 +71,10 @@ def train_grid(
                 "busy": f"all is trained but what another process trains. {' '.join(troubles)} Then ask again.",
             }
             raise kind(said[status])
-    return [used.get(one.path) or Run.create(one.path, one.experiment) for one in asked]
+    runs = [used.get(one.path) or Run.create(one.path, one.experiment) for one in asked]
+    for run in runs:
+        trained(run)
+    return runs
 
 
 def train_variants(
@@ -79,6 +84,7 @@ def train_variants(
     out: str | Path = "runs",
     device: str | torch.device = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
+    trained: Callable[[Run], None] = lambda run: None,
     executor: Executor | None = None,
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed."""
@@ -87,7 +93,7 @@ def train_variants(
         if one.train is None:
             raise ValueError(f"`{label}` says nothing about training. Set `train`.")
         grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds]
-    found = iter(train_grid(grid, out=out, device=device, progress=progress, executor=executor))
+    found = iter(train_grid(grid, out=out, device=device, progress=progress, trained=trained, executor=executor))
     return {label: [next(found) for _ in seeds] for label in variants}
 
 

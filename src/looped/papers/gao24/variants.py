@@ -85,9 +85,7 @@ def trained(
     experiments: Mapping[str, Experiment], sizes: Sizes, settings: Settings, *, share: float = 0.9
 ) -> dict[str, list[Run]]:
     """The runs of every experiment, one for each seed; `share` of the figure's progress."""
-    runs = train_variants(experiments, seeds_of(sizes), **settings.training(share))
-    settings.trained(runs)
-    return runs
+    return train_variants(experiments, seeds_of(sizes), **settings.training(share))
 
 
 def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) -> Data:

@@ -38,14 +38,12 @@ from looped.papers.yang24.measuring import (
     judged,
     trained,
 )
-from looped.papers.yang24.trainings import training
+from looped.papers.yang24.trainings import SHORT, training
 
 EACH: tuple[Scale, ...] = ("smoke", "cpu", "paper")
 LOOPED, UNLOOPED = "looped transformer", "transformer"
 MATCHES = 0.05
 """Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
-SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {}}
-"""What a scale changes of its recipe."""
 CHEAP: dict[str, dict[str, Any]] = {**SHORT, "cpu": {"steps": 300, "batch": 32}}
 """For figures of many trainings."""
 

@@ -68,9 +68,7 @@ def trained(
     variants: Mapping[str, Experiment], sizes: Sizes, settings: Settings, *, share: float = 0.9
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed; `share` of the figure's progress."""
-    runs = train_variants(variants, seeds_of(sizes), **settings.training(share))
-    settings.trained(runs)
-    return runs
+    return train_variants(variants, seeds_of(sizes), **settings.training(share))
 
 
 def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) -> Data:

@@ -31,7 +31,7 @@ from looped.papers.yang24.measuring import (
     trained,
     with_loops,
 )
-from looped.papers.yang24.trainings import around, training
+from looped.papers.yang24.trainings import SHORT, around, training
 from looped.tasks.shifts import (
     DifferentOrthants,
     EqualQuery,
@@ -72,18 +72,14 @@ def looped_with(scale: str, loops: int) -> Experiment:
         return around(linear("paper"), loops, 15)
     one = with_loops(linear("smoke" if scale == "smoke" else "cpu"), loops, 2 if scale == "smoke" else 4, every=None)
     assert one.train is not None
-    return _short(training(one, depth=RandomDepth(low=one.train.window, high=loops)), scale)
+    return training(one, depth=RandomDepth(low=one.train.window, high=loops), **SHORT[scale])
 
 
 def unlooped_with(scale: str, count: int) -> Experiment:
     """Linear regression, `count` layers unlooped."""
     if scale == "paper":
         return layers(linear_12_layers("paper"), count)
-    return _short(layers(linear_12_layers("smoke" if scale == "smoke" else "cpu"), count), scale)
-
-
-def _short(experiment: Experiment, scale: str) -> Experiment:
-    return training(experiment, steps=6) if scale == "smoke" else experiment
+    return training(layers(linear_12_layers("smoke" if scale == "smoke" else "cpu"), count), **SHORT[scale])
 
 
 def sizes_of(scale: str, shifts: Mapping[str, Shift], depths: Sequence[int], loops: Sequence[int]) -> dict[str, Any]:

@@ -110,14 +110,7 @@ def measure(sizes: Mapping[str, Any], settings: Settings) -> Data:
     """Train every model on all tables but one, then count right answers at the last pair of each test prompt."""
     experiments = {kind: [Experiment.from_data(one) for one in ones] for kind, ones in sizes["experiments"].items()}
     flat = [one for ones in experiments.values() for one in ones]
-    runs = iter(
-        train_grid(
-            flat,
-            out=settings.runs,
-            device=settings.device,
-            progress=lambda what, share: settings.progress(what, 0.85 * share),
-        )
-    )
+    runs = iter(train_grid(flat, **settings.training(0.85)))
     models = {kind: [next(runs).model(settings.device) for _ in ones] for kind, ones in experiments.items()}
     first = flat[0]
     assert isinstance(first.task, Tables)

@@ -38,6 +38,7 @@ def keep(
     *,
     points: int,
     name: str | None = None,
+    best: bool = False,
     out: str | Path = "results/models",
     again: bool = False,
     loops: int | None = None,
@@ -50,15 +51,17 @@ def keep(
     """Write OUT/NAME from a finished run and record its errors there; the folder is there whole or not at all.
 
     Recorded on `prompts` fresh prompts of `points` pairs: the error by examples after the trained loops b and after 2b,
-    and by loops up to `loops` (2b), each with a 90% interval; and the few numbers of `check`.
+    and by loops up to `loops` (2b), each with a 90% interval; and the few numbers of `check`. With `best` the weights
+    are those of the lowest logged loss; unless they are the last ones, no figure takes them for the whole training.
     """
     named = name is not None
     name = name if named else run.experiment.name
     target = Path(out) / name
     _check_target(target, name, run, again, named=named)
     checkpoint = _finished(run)
+    checkpoint = (best and run.best()) or checkpoint
     weights = _weights(run, checkpoint)
-    origin = _origin(run)
+    origin = _origin(run) | ({} if checkpoint.finished else {"weights_of_step": checkpoint.step})
     b = run.experiment.model.loops
     loops = _twice(run.experiment.model.build()) if loops is None else loops
     if loops < b:
@@ -70,7 +73,7 @@ def keep(
         lines = _thinned((run.path / "metrics.jsonl").read_bytes() if run.metrics() else b"")
         if lines:
             write_bytes(temporary / "metrics.jsonl", lines)
-        small.save(Checkpoint(checkpoint.step, True, weights))
+        small.save(Checkpoint(checkpoint.step, checkpoint.finished, weights))
         write_json(temporary / "provenance.json", origin)
         write_json(
             temporary / "kept.json",

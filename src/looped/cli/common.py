@@ -27,6 +27,7 @@ Set = Annotated[
 Code = Annotated[
     list[str] | None, typer.Option("--code", metavar="FILE.py", help="Your own file that a run's config names.")
 ]
+Best = Annotated[bool, typer.Option("--best", help="The weights of the lowest logged loss, not the last ones.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: the GPU where there is one.")]
 
 RUN = "A run folder, or a kept model such as yang24.linear; `looped list models`."

@@ -11,6 +11,7 @@ from rich.table import Table
 from looped.cli.common import (
     NOT_SAVED,
     RUN,
+    Best,
     Code,
     Device,
     Json,
@@ -37,6 +38,7 @@ def diagnose(
     prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = 128,
     starts: Annotated[int, typer.Option(help="How many random starts.")] = 3,
     seed: Annotated[int, typer.Option(help="Seed of the prompts and starts.")] = 0,
+    best: Best = False,
     code: Code = None,
     device: Device = "auto",
     json: Json = False,
@@ -55,9 +57,9 @@ def diagnose(
     points = usual_points(opened, experiment.task.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
-    model = opened.model(pick_device(device))
+    model = opened.model(pick_device(device), best=best)
     found = examine(model, experiment.task, points=points, loops=loops, prompts=prompts, starts=starts, seed=seed)
-    data = finite({"run": run, **found.to_data()})
+    data = finite({"run": run, "best": best, **found.to_data()})
     saved = NOT_SAVED
     if not opened.kept:
         write_json(opened.path / "diagnose.json", data)

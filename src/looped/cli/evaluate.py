@@ -16,6 +16,7 @@ from looped.baselines.positions import spread
 from looped.cli.common import (
     NOT_SAVED,
     RUN,
+    Best,
     Code,
     Device,
     Json,
@@ -59,6 +60,7 @@ def evaluate(
         typer.Option("--all-baselines", help="Also those that take minutes, at about ten positions; kept for later."),
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the evaluation in the run folder and the report.")] = None,
+    best: Best = False,
     code: Code = None,
     device: Device = "auto",
     json: Json = False,
@@ -84,7 +86,7 @@ def evaluate(
     points = usual_points(opened, judged.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
-    model = opened.model(pick_device(device))
+    model = opened.model(pick_device(device), best=best)
     slow = slow_baselines_for(judged, at=spread(points), workers=os.cpu_count() or 1) if all_baselines else {}
     if slow and any(one.stage == 1 for one in shifts):
         raise ValueError(
@@ -104,7 +106,8 @@ def evaluate(
             seed=seed,
             baselines=baselines,
         )
-    title = name or (", ".join(filter(None, [task, *(set_ or []), *(shift or [])])) if changed else "as trained")
+    about = ", ".join(filter(None, [task, *(set_ or []), *(shift or [])])) if changed else "as trained"
+    title = name or (f"{about}, best weights" if best else about)
     saved = None if opened.kept else save_evaluation(opened, title, result)
     if json:
         print_json({"run": run, "name": title, "saved": saved and str(saved), **result.to_data()})

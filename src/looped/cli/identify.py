@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from looped.cli.common import NOT_SAVED, RUN, Code, Device, Json, Quiet, messages, pick_device, print_json, say
+from looped.cli.common import NOT_SAVED, RUN, Best, Code, Device, Json, Quiet, messages, pick_device, print_json, say
 from looped.cli.train import handed_over
 from looped.evaluation.identify import Identification
 from looped.evaluation.identify import identify as find
@@ -24,6 +24,7 @@ def identify(
     ] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts: half to fit, half to judge.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    best: Best = False,
     code: Code = None,
     device: Device = "cpu",
     json: Json = False,
@@ -41,9 +42,9 @@ def identify(
     points = (
         points if points is not None else (experiment.train.points if experiment.train else 2 * experiment.task.d + 1)
     )
-    model = opened.model(pick_device(device))
+    model = opened.model(pick_device(device), best=best)
     found = find(model, experiment.task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
-    data = finite({"run": run, **found.to_data()})
+    data = finite({"run": run, "best": best, **found.to_data()})
     if not opened.kept:
         write_json(opened.path / "identify.json", data)
     if json:

@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from looped.cli.common import RUN, Code, Device, Json, Quiet, late, messages, pick_device, print_json, say, usual_points
+from looped.cli.common import (
+    RUN,
+    Best,
+    Code,
+    Device,
+    Json,
+    Quiet,
+    late,
+    messages,
+    pick_device,
+    print_json,
+    say,
+    usual_points,
+)
 from looped.cli.listing import model_line
 from looped.cli.train import handed_over
 from looped.keeping import CHECK_PROMPTS, recorded, summary
@@ -25,6 +38,7 @@ def keep(
     prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = 1280,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 1,
     check_prompts: Annotated[int, typer.Option(help="Fixed prompts for tests to repeat on a CPU.")] = CHECK_PROMPTS,
+    best: Best = False,
     code: Code = None,
     device: Device = "auto",
     json: Json = False,
@@ -53,6 +67,7 @@ def keep(
             opened,
             points=points,
             name=name,
+            best=best,
             out=out,
             again=again,
             loops=loops,

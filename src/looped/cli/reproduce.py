@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
+from looped.evaluation.claims import Judged
 from looped.report.drawing import blank, save_figure
 from looped.reproduce import DAMAGE, Result, damaged, select
 from looped.reproduce import reproduce as run
@@ -71,12 +72,18 @@ def reproduce(
     if len(troubles) == len(figures):
         raise _together(troubles, len(figures))
     if json:
-        print_json([{key: claim.to_data()[key] for key in KEYS} for result in results for claim in result.claims])
+        print_json([_told(result, claim) for result in results for claim in result.claims])
     elif not quiet:
         messages.print(table(results))
         say(f"Numbers in {out}, figures in {Path(out) / 'figures'}.")
     if troubles:
         raise _together(troubles, len(figures))
+
+
+def _told(result: Result, claim: Judged) -> dict[str, Any]:
+    """A claim for machines; `source` says whether its numbers were measured just now."""
+    source = "measured" if result.measured else "taken from looped's own results" if result.taken else "kept"
+    return {**{key: claim.to_data()[key] for key in KEYS}, "source": source}
 
 
 def _together(troubles: dict[str, Exception], asked: int) -> Exception:

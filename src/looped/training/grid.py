@@ -106,7 +106,8 @@ def _kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:
             own = Experiment.from_data(config).hash
             if own in wanted and own not in found:
                 [step] = checkpoint_steps(path)
-                # weights of another config, under this one's name, would be judged as if they were its own
-                if read_checkpoint(path, step).experiment == hash_of(config):
+                # weights of another config under this one's name, or of an earlier step, are not what it gives
+                checkpoint = read_checkpoint(path, step)
+                if checkpoint.finished and checkpoint.experiment == hash_of(config):
                     found[own] = path
     return found

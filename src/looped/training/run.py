@@ -166,8 +166,11 @@ class Run:
 
         With `best` those of the checkpoint with the lowest logged loss.
         """
+        return self.model_of(self.best() if best else self.latest(), device)
+
+    def model_of(self, checkpoint: Checkpoint | None, device: torch.device | str = "cpu") -> LoopedModel:
+        """The model with a checkpoint's weights, in evaluation mode."""
         model = self.experiment.model.build().to(device)
-        checkpoint = self.best() if best else self.latest()
         # the file's own hash: that of an older library's config may lack a field that has come since
         if checkpoint and checkpoint.experiment not in ("", hash_of(read_json(self.path / "config.json"))):
             log.warning(f"looped: {self.path / 'config.json'} is not the one its weights were trained under.")

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.claims import Data, Settings, seeds_of
-from looped.evaluation.curves import Baseline, evaluate
+from looped.evaluation.curves import Baseline, Evaluation, evaluate
 from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
+from looped.models.base import LoopedModel
 from looped.models.decoder import DecoderConfig
 from looped.tasks.task import Task
 from looped.training.grid import train_variants
@@ -77,23 +78,9 @@ def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) 
     for index, (label, members) in enumerate(runs.items()):
         settings.progress(f"judging {label}", 0.9 + 0.1 * index / len(runs))
         experiment = members[0].experiment
-        assert experiment.train is not None
         far = sizes["loops"] if experiment.model.loops > 1 else 1
         models = [run.model(settings.device) for run in members]
-        found = [
-            evaluate(
-                model,
-                experiment.task,
-                points=experiment.train.points,
-                loops=far,
-                max_loops=far,
-                prompts=sizes["prompts"],
-                seed=sizes["prompt_seed"],
-                level=sizes["level"],
-                baselines={},
-            )
-            for model in models
-        ]
+        found = [errors_of(model, experiment, sizes, loops=far) for model in models]
         by_loops = [one.by_loops for one in found]
         places = shown_loops(far, trained_loops(experiment))
         data[label] = {
@@ -104,6 +91,22 @@ def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) 
             "by_loops": joined(by_loops, places),
         }
     return data
+
+
+def errors_of(model: LoopedModel, experiment: Experiment, sizes: Sizes, *, loops: int) -> Evaluation:
+    """A model's errors on the figure's prompts: by examples after `loops` loops, and by loops up to there."""
+    assert experiment.train is not None
+    return evaluate(
+        model,
+        experiment.task,
+        points=experiment.train.points,
+        loops=loops,
+        max_loops=loops,
+        prompts=sizes["prompts"],
+        seed=sizes["prompt_seed"],
+        level=sizes["level"],
+        baselines={},
+    )
 
 
 def joined(curves: Sequence[Any], places: Iterable[int] | None = None) -> Data:

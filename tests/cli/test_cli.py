@@ -229,6 +229,35 @@ def test_import_says_how_the_file_was_taken(call, tmp_path):
     assert load(tmp_path / "b").config.inject == "none"
 
 
+@pytest.mark.parametrize("command", ["evaluate", "diagnose", "identify"])
+def test_the_best_weights_can_be_judged_instead_of_the_last(call, tmp_path, command):
+    often = ("--set", "train.checkpoint_every=1", "--set", "train.log_every=1", "--set", "train.keep_checkpoints=3")
+    assert call("train", *SMOKE, *often, "--out", tmp_path / "runs", "--quiet")[0] == 0
+    [run] = (tmp_path / "runs").iterdir()
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line, loss in zip(lines, (0.5, 0.1, 0.9), strict=True):
+        line["loss"] = loss
+    (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    judge = (command, run, "--prompts", 8, "--device", "cpu", "--json")
+    found = {step: json.loads(call(*judge, *options)[1]) for step, options in {2: ["--best"], 3: []}.items()}
+    told = ("name", "saved", "weights", "run")
+    (run / "checkpoints" / "step-00000003.safetensors").unlink()  # now the second step's are the last
+    alone = json.loads(call(*judge)[1])
+    best, last, alone = (
+        [number for key in one if key not in told for number in numbers(one[key])]
+        for one in (found[2], found[3], alone)
+    )
+    assert alone == pytest.approx(best, rel=1e-6, nan_ok=True)
+    assert last != pytest.approx(best, rel=1e-6, nan_ok=True)
+
+
+def numbers(data):
+    """Every number in JSON data, in order."""
+    if isinstance(data, (dict, list)):
+        return [one for part in (data.values() if isinstance(data, dict) else data) for one in numbers(part)]
+    return [data] if type(data) in (int, float) else []
+
+
 # what is refused
 
 
@@ -259,6 +288,14 @@ def test_import_says_how_the_file_was_taken(call, tmp_path):
 def test_train_refuses(refused, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     assert message in refused("train", *arguments, "--out", tmp_path / "runs")
+
+
+def test_a_refused_training_leaves_no_folder(refused, tmp_path):
+    assert "needs a GPU" in refused("train", *SMOKE, "--engine", "fused", "--out", tmp_path / "runs")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    refused("train", *SMOKE, "--engine", "fused", "--out", tmp_path / "mine")
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_prompts_too_long_for_the_model_are_refused(refused, tmp_path):

@@ -35,14 +35,16 @@ def test_json_has_the_claims_and_a_kept_result_is_not_measured_again(call, tmp_p
     assert code == 0
     assert error == ""
     claims = json.loads(out)
-    assert [set(claim) for claim in claims] == [set(KEYS)] * len(claims)
+    assert [set(claim) for claim in claims] == [{*KEYS, "source"}] * len(claims)
+    assert {claim["source"] for claim in claims} == {"measured"}
     assert {claim["verdict"] for claim in claims} == {"not judged"}
     assert {claim["id"].split(".")[0] for claim in claims} == {"chen24", "gatmiry24"}
     file = tmp_path / "chen24.fig1.smoke.json"
     first = json.loads(file.read_text())
     first["data"]["kappa"][0][0] = 123.0
     file.write_text(json.dumps(first))
-    call("reproduce", "chen24", *where)
+    code, out, _ = call("reproduce", "chen24", *where)
+    assert {claim["source"] for claim in json.loads(out)} == {"kept"}
     assert json.loads(file.read_text())["data"]["kappa"][0][0] == 123.0
     call("reproduce", "chen24", *where, "--again")
     assert json.loads(file.read_text())["data"]["kappa"][0][0] != 123.0

@@ -373,6 +373,25 @@ def test_a_kept_model_stands_for_its_run_and_only_other_seeds_are_trained(run, s
     assert files(store) == before
 
 
+def test_the_best_weights_are_kept_as_such_and_stand_for_no_training(store, tmp_path):
+    often = replace(TINY, train=replace(TINY.train, seed=3, checkpoint_every=2, keep_checkpoints=3, average=None))
+    run = train(often, out=tmp_path / "runs")
+    lines = [{**line, "loss": 0.0 if line["step"] == 4 else line["loss"]} for line in run.metrics()]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = Run.open(keep(run, name="best", best=True, out=store, **FEW))
+    assert (made.steps, made.provenance()["weights_of_step"]) == ([4], 4)
+    for name, value in run.model(best=True).state_dict().items():
+        assert torch.equal(made.model().state_dict()[name], value)
+    assert any(
+        not torch.equal(value, run.model().state_dict()[name]) for name, value in made.model().named_parameters()
+    )
+    # the whole training is another thing: it is trained
+    assert train_grid([often], out=tmp_path / "others")[0].path.parent == tmp_path / "others"
+    last = Run.open(keep(run, name="last", out=store, **FEW))
+    assert (last.steps, "weights_of_step" in last.provenance()) == ([6], False)
+    assert train_grid([often], out=tmp_path / "none")[0].path == store / "last"
+
+
 def test_a_figure_is_drawn_from_kept_models_alone(tmp_path, monkeypatch):
     figure = figures()["yang24.fig2"]
     measured = reproduce(figure, "smoke", out=tmp_path / "first", runs=tmp_path / "runs")
@@ -444,7 +463,7 @@ def test_every_kept_model_is_whole_and_results_stay_small():
     assert {path.name for path in folders} == set(kept.kept_models())
     for path in folders:
         run = Run.open(path)
-        assert run.latest().finished, path
+        assert run.latest().finished == ("weights_of_step" not in run.provenance()), path
         assert {key.partition("/")[0] for key in run.latest().tensors} == {"model"}, path
         origin = run.provenance()
         assert all(origin[key] for key in ("command", "commit", "device")), path

@@ -59,7 +59,7 @@ def diagnose(
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     model = opened.model(pick_device(device), best=best)
     found = examine(model, experiment.task, points=points, loops=loops, prompts=prompts, starts=starts, seed=seed)
-    data = finite({"run": run, "best": best, **found.to_data()})
+    data = finite({"run": run, "weights": "best" if best else "last", **found.to_data()})
     saved = NOT_SAVED
     if not opened.kept:
         write_json(opened.path / "diagnose.json", data)

@@ -44,7 +44,7 @@ def identify(
     )
     model = opened.model(pick_device(device), best=best)
     found = find(model, experiment.task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
-    data = finite({"run": run, "best": best, **found.to_data()})
+    data = finite({"run": run, "weights": "best" if best else "last", **found.to_data()})
     if not opened.kept:
         write_json(opened.path / "identify.json", data)
     if json:

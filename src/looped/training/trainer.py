@@ -94,6 +94,7 @@ def train_seeds(
 def _traceless(paths: Sequence[Path]) -> Iterator[None]:
     """Training that is refused before it wrote anything leaves no run folder that was not there before."""
     new = [path for path in paths if not path.exists()]
+    around = {path.parent for path in new if not path.parent.exists()}
     try:
         yield
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
@@ -102,6 +103,9 @@ def _traceless(paths: Sequence[Path]) -> Iterator[None]:
             with contextlib.suppress(Busy, OSError), locked(path / "lock", str(path)):
                 if not any((path / "checkpoints").glob("*")) and not (path / "metrics.jsonl").exists():
                     shutil.rmtree(path, ignore_errors=True)
+        for folder in around:
+            with contextlib.suppress(OSError):  # others may have put something there
+                folder.rmdir()
         raise
 
 

@@ -1,8 +1,8 @@
 """gao24, On the Expressive Power of a Variant of the Looped Transformer: recipes.
 
 Scales: `paper` is the paper's own (D=256, 8 heads, d=20, N=40, Adam 1e-4, 500k steps; no curriculum is mentioned);
-`cpu` is a smaller model that learns in a minute on two cores, translation on one GPU; `smoke` runs in seconds and shows
-only that the machinery works.
+`cpu` is a smaller model that learns in a minute on two cores, translation on one GPU, `gao24.linear` excepted, whose
+training is too short to learn anything; `smoke` runs in seconds and shows only that the machinery works.
 
 As printed the loop reads pre(X) only as its first state, so that gradient must flow through all loops, or pre is never
 trained. Here pre(X) is injected into every loop instead, as yang24 injects the prompt, and gradient flows through the

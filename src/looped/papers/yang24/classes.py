@@ -29,10 +29,23 @@ from looped.papers.yang24 import (
     tree,
     tree_12_layers,
 )
-from looped.papers.yang24.judges import area, at, at_most, beside, best_error, center, largest_gap, measured, ratios
+from looped.papers.yang24.judges import (
+    MATCHES,
+    area,
+    at,
+    at_most,
+    beside,
+    best_error,
+    center,
+    largest_gap,
+    measured,
+    ratios,
+)
 from looped.papers.yang24.lines import baseline, examples_axis, line
 from looped.papers.yang24.measuring import (
     EVALUATION,
+    LOOPED,
+    UNLOOPED,
     Sizes,
     baseline_curves,
     judged,
@@ -41,9 +54,6 @@ from looped.papers.yang24.measuring import (
 from looped.papers.yang24.trainings import SHORT, training
 
 EACH: tuple[Scale, ...] = ("smoke", "cpu", "paper")
-LOOPED, UNLOOPED = "looped transformer", "transformer"
-MATCHES = 0.05
-"""Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
 CHEAP: dict[str, dict[str, Any]] = {**SHORT, "cpu": {"steps": 300, "batch": 32}}
 """For figures of many trainings."""
 

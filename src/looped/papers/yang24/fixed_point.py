@@ -18,6 +18,7 @@ from looped.papers.yang24 import linear, linear_12_layers, tied
 from looped.papers.yang24.judges import (
     DIVERGED,
     FLAT,
+    MATCHES,
     at,
     at_least,
     at_most,
@@ -31,6 +32,8 @@ from looped.papers.yang24.judges import (
 from looped.papers.yang24.lines import baseline, examples_axis, line, loops_axis, trained_mark
 from looped.papers.yang24.measuring import (
     EVALUATION,
+    LOOPED,
+    UNLOOPED,
     Sizes,
     baseline_curves,
     judged,
@@ -39,9 +42,7 @@ from looped.papers.yang24.measuring import (
 from looped.papers.yang24.trainings import around
 from looped.tasks.regression import LinearRegression
 
-LOOPED, UNLOOPED, TIED = "looped transformer", "transformer", "weight tying"
-MATCHES = 0.05
-"""Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
+TIED = "weight tying"
 SHOWN = 100
 """Loops that the paper draws."""
 

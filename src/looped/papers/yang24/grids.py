@@ -62,7 +62,7 @@ def sizes_of(scale: str, tasks: Sequence[str], windows: Sequence[int]) -> dict[s
 
 
 def measure(sizes: Sizes, settings: Settings) -> Data:
-    """Every cell `[task][T][b]`; a task may have cells of its own under `extra`, as (b, T)."""
+    """Every cell `[task][T][b]`."""
     wanted = {
         f"{task}, T = {window}, b = {loops}": (task, window, loops)
         for task in sizes["experiments"]

@@ -11,6 +11,8 @@ from looped.evaluation.claims import Data, Measured
 
 FLAT = 1.5
 """Error far past the trained loops over the error at them that still counts as a fixed point."""
+MATCHES = 0.05
+"""Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
 DIVERGED = 2.0
 """The same ratio from which on a model counts as diverging."""
 

@@ -26,6 +26,8 @@ from looped.training.grid import train_variants
 from looped.training.run import Run
 
 Sizes = Mapping[str, Any]
+LOOPED, UNLOOPED = "looped transformer", "transformer"
+"""Labels of the two models that most figures compare."""
 EVALUATION: dict[str, dict[str, Any]] = {
     "smoke": {"seeds": 1, "prompts": 16, "prompt_seed": 1, "loops": 8, "level": 0.9},
     "cpu": {"seeds": 3, "first_seed": 3, "prompts": 512, "prompt_seed": 1, "loops": 64, "level": 0.9},

@@ -12,10 +12,10 @@ from looped.evaluation.panels import finish, reference_line
 from looped.evaluation.probes import TARGETS, probe
 from looped.experiment import Experiment
 from looped.papers.yang24 import linear, linear_12_layers
-from looped.papers.yang24.fixed_point import FIXED_POINT, LOOPED, UNLOOPED
-from looped.papers.yang24.judges import at_least, at_most, best_error, center, measured, quotient
+from looped.papers.yang24.fixed_point import FIXED_POINT
+from looped.papers.yang24.judges import at_least, at_most, center, measured, quotient
 from looped.papers.yang24.lines import line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, finite, trained
+from looped.papers.yang24.measuring import EVALUATION, LOOPED, UNLOOPED, Sizes, finite, trained
 
 REFINED = 1.25
 """Probe error at the last loop over the least that still counts as refined steadily."""
@@ -88,6 +88,12 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
                 "zero": sum(found[0].probed[place].zero) / len(sizes["lengths"]),
             }
     return data
+
+
+def best_error(data: Data) -> float:
+    """The least probe error of any model and target, over that of answering zero."""
+    curves = [curve for models in data["targets"].values() for curve in models.values()]
+    return min(quotient(min(center(curve)), curve["zero"]) for curve in curves)
 
 
 def refines(target: str):

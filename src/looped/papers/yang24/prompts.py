@@ -16,7 +16,7 @@ from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish
 from looped.experiment import Experiment, OptimizerConfig
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import linear, linear_12_layers
+from looped.papers.yang24 import Scale, linear, linear_12_layers
 from looped.papers.yang24.judges import best_error, center, measured, quotient, seeds
 from looped.papers.yang24.lines import line
 from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, with_loops
@@ -24,7 +24,6 @@ from looped.papers.yang24.trainings import as_published, training
 from looped.tasks.regression import LinearRegression
 
 Kind = Literal["looped", "unlooped"]
-Scale = Literal["smoke", "cpu", "paper"]
 LABELS: dict[Kind, str] = {"unlooped": "transformer", "looped": "looped transformer"}
 FEWER = 0.9
 """Looped over unlooped error, as a geometric mean over numbers of prompts, that counts as better."""

@@ -21,7 +21,7 @@ from looped.evaluation.shifted import shifted_errors
 from looped.experiment import Experiment
 from looped.functional.schedules import RandomDepth
 from looped.papers.yang24 import linear, linear_12_layers
-from looped.papers.yang24.judges import area, at_least, at_most, best_error, center, measured, ratios, seeds
+from looped.papers.yang24.judges import area, at_least, at_most, center, measured, ratios, seeds
 from looped.papers.yang24.lines import baseline, examples_axis, line
 from looped.papers.yang24.measuring import (
     EVALUATION,
@@ -59,7 +59,10 @@ SCALES: dict[str, Shift] = {
     **{f"x scaled by {name}": ScaledX(factor=factor) for name, factor in FACTORS.items()},
     **{f"y scaled by {name}": ScaledLabels(factor=factor) for name, factor in FACTORS.items()},
 }
+TWO = {label: SCALES[label] for label in ("x scaled by 2", "y scaled by 1/2")}
 SIX = {SKEWED: SkewedCovariance(), NOISY: NoisyOutputs(), "x scaled by 3": ScaledX(factor=3.0)}
+LEAST_SQUARES = "least squares"
+"""Its label among the models."""
 CLOSE = 1.25
 """Ratio of mean errors that counts as matching."""
 ALIKE = 2.0
@@ -115,9 +118,16 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
             errors = [shifted_errors(one, first.task, (shift,), loops=loops, **options) for one in members]
             found[name] = errors_curve(errors, range(first.train.points), sizes)
         exact = shifted_errors(least_squares, first.task, (shift,), dtype=torch.float64, **options)
-        found["least squares"] = errors_curve([exact], range(first.train.points), sizes)
+        found[LEAST_SQUARES] = errors_curve([exact], range(first.train.points), sizes)
         data["shifts"][label] = found
     return data
+
+
+def best_error(data: Data) -> float:
+    """The last error of the best model, under the middle one of the shifts: scaled labels alone make errors small."""
+    shifts = data["shifts"].values()
+    models = {name for found in shifts for name in found} - {LEAST_SQUARES}
+    return min(statistics.median(center(found[name])[-1] for found in shifts) for name in models)
 
 
 def family(data: Data, shift: str, kind: str) -> dict[int, Data]:
@@ -167,14 +177,14 @@ def handles_worse(shift: str):
 
 def reduced_peak(data: Data) -> Measured:
     """Peak of the looped models over that of the deepest unlooped one, near as many examples as dimensions."""
-    around = [x for x in deepest(data, NOISY)["x"] if abs(x - data["d"]) <= max(1, data["d"] // 4)]
+    near = [x for x in deepest(data, NOISY)["x"] if abs(x - data["d"]) <= max(1, data["d"] // 4)]
 
     def peak(curve: Data) -> list[float]:
-        return [max(one[curve["x"].index(x)] for x in around) for one in seeds(curve)]
+        return [max(one[curve["x"].index(x)] for x in near) for one in seeds(curve)]
 
     below = peak(deepest(data, NOISY))
     values = [one for curve in family(data, NOISY, "looped").values() for one in ratios(peak(curve), below)]
-    return at_most(values, 1.0, f"largest error at {around[0]} to {around[-1]} examples, over the unlooped model's")
+    return at_most(values, 1.0, f"largest error at {near[0]} to {near[-1]} examples, over the unlooped model's")
 
 
 def deeper_better(shift: str):
@@ -187,12 +197,12 @@ def deeper_better(shift: str):
     return judge
 
 
-def alike(shift: str, layers_of: int | None = None):
-    """A judge: looped models and the unlooped one (the deepest, or that of the second depth) err alike."""
+def alike(shift: str, depth: int = -1):
+    """A judge: looped models and the unlooped one of this place among the depths, or the deepest, err alike."""
 
     def judge(data: Data) -> Measured:
         unlooped = list(family(data, shift, "unlooped").values())
-        below = area(unlooped[-1] if layers_of is None else unlooped[min(layers_of, len(unlooped) - 1)])
+        below = area(unlooped[min(depth, len(unlooped) - 1)])
         curves = family(data, shift, "looped").values()
         mean = [ratios([statistics.fmean(column)], below)[0] for column in zip(*map(area, curves), strict=True)]
         close = all(1 / ALIKE <= one <= ALIKE for one in mean)
@@ -207,7 +217,7 @@ def panel(ax: Any, data: Data, shift: str, *, top: float | None) -> None:
         line(ax, index, curve, f"transformer, L = {count}", linestyle=(0, (4, 1.6)), linewidth=1.2)
     for index, (b, curve) in enumerate(family(data, shift, "looped").items()):
         line(ax, index, curve, f"looped transformer, b = {b}", linestyle="-")
-    baseline(ax, data["shifts"][shift]["least squares"], "least squares")
+    baseline(ax, data["shifts"][shift][LEAST_SQUARES], LEAST_SQUARES)
     examples_axis(ax, top=top)
     ax.set_title(shift)
 
@@ -327,7 +337,7 @@ fig16 = Figure(
     name="yang24.fig16",
     title="Linear regression with x or w scaled: transformers of several depths, looped ones of several b",
     settings={
-        "smoke": sizes_of("smoke", dict(list(SCALES.items())[2:6:3]), [1, 2], [4]),
+        "smoke": sizes_of("smoke", TWO, [1, 2], [4]),
         "cpu": sizes_of("cpu", SCALES, [1, 4, 8], [8, 16, 24]),
         "paper": sizes_of("paper", SCALES, [1, 4, 12, 20], [20, 30, 50, 100]),
     },
@@ -340,7 +350,7 @@ fig16 = Figure(
             "scaled_by_2",
             "With x scaled by 2 the looped transformer performs like a standard one with L = 4 (Appendix D).",
             f"mean error over examples, averaged over b, within a factor {ALIKE:g} of the second depth",
-            alike("x scaled by 2", layers_of=1),
+            alike("x scaled by 2", depth=1),
         ),
     ),
 )

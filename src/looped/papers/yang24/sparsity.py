@@ -13,10 +13,10 @@ from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish
 from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, sparse, sparse_12_layers
-from looped.papers.yang24.classes import CHEAP, EACH, LOOPED, UNLOOPED
+from looped.papers.yang24.classes import CHEAP, EACH
 from looped.papers.yang24.judges import area, at_most, best_error, ratios
 from looped.papers.yang24.lines import examples_axis, line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained
+from looped.papers.yang24.measuring import EVALUATION, LOOPED, UNLOOPED, Sizes, judged, trained
 from looped.papers.yang24.trainings import around, training
 from looped.tasks.regression import SparseRegression
 

@@ -21,11 +21,11 @@ from looped.evaluation.panels import finish, reference_line
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.functional.schedules import RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
+from looped.papers.yang24 import Scale
 from looped.prompt import Prompt
 from looped.tasks.tables import OPENML, Tables
 from looped.training.grid import train_grid
 
-Scale = Literal["smoke", "cpu", "paper"]
 Kind = Literal["looped", "transformer"]
 CHUNK = 256
 """Prompts in one forward pass."""

@@ -112,8 +112,8 @@ def draw(figure: Any, data: Data) -> None:
     figure.set_size_inches(9.6, 3.2)
     left, middle, right = figure.subplots(1, 3)
     log = data["training"]
-    left.plot(log["steps"], log["error"], color="C0", linewidth=1)
-    left.set(xlabel="training steps", ylabel="logged error, most examples")
+    left.plot([step / 1000 for step in log["steps"]], log["error"], color="C0", linewidth=1)
+    left.set(xlabel="training steps, thousands", ylabel="logged error, most examples")
     log_y(left, floor=1e-5)
     for index, (label, weights) in enumerate(data["weights"].items()):
         line(middle, index, weights["by_examples"], f"{label}, step {weights['step']:,}")

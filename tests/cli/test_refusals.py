@@ -1,5 +1,6 @@
 """What is refused says why in one line, leaves nothing behind and stops nothing else."""
 
+import importlib
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from looped.tasks.trees import DecisionTree
 from looped.training import sweep
 from looped.training.run import save_model
 
+verify = importlib.import_module("looped.cli.verify")  # `looped.cli.verify` is the command of that name
 SMOKE = ("yang24.linear", "--scale", "smoke", "--set", "train.steps=1", "--device", "cpu")
 ZEROS = """
 from dataclasses import dataclass
@@ -144,3 +146,30 @@ def test_a_sweep_whose_executor_is_refused_leaves_nothing(refused, tmp_path, mon
     fields = ("model.loops=7", "--scale", "smoke", "--executor", "processes", "--device", "cpu", "--quiet")
     assert "no node" in refused("sweep", "yang24.linear", *fields, "--out", tmp_path / "runs")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", *SMOKE),
+        ("demo",),
+        ("construct", "gao24.thm4.1"),
+        ("sweep", "yang24.linear", "--scale", "smoke", "--device", "cpu"),
+        ("verify", "gatmiry24.lem3"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_one_line_before_the_work(words, refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(verify, "check", lambda *arguments, **options: pytest.fail("the work was begun"))
+    (tmp_path / "file").write_text("")
+    error = refused(*words, "--out", tmp_path / "file", "--quiet")
+    assert "(Not a directory). " in error or "(File exists). " in error
+    assert "Errno" not in error
+    assert error.endswith("Name another folder with --out.\n")
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_verify_that_is_refused_leaves_no_folder(call, refused, tmp_path):
+    assert "gatmiry24.thm22" in refused("verify", "gatmiry24.thm22", "--out", tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+    assert call("verify", "gatmiry24.lem3", "--out", tmp_path / "new" / "deep", "--quiet")[0] == 0
+    assert {file.name for file in (tmp_path / "new" / "deep").iterdir()} == {"verify.json", "verify.html"}

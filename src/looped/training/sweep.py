@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from looped.files import finite, read_json, write_bytes, write_json
+from looped.files import check_folder, finite, read_json, write_bytes, write_json
 from looped.training.executors import Executor, Pool, Tell, run_pool, run_stacks, stacks_of
 from looped.training.points import Point, Standing, standing
 from looped.training.run import command
@@ -141,7 +141,7 @@ def save_sweep(points: Sequence[Point]) -> Path:
     """Write down which points a sweep has; its folder."""
     folder = sweep_folder(points)
     rows = [{"run": point.path.name, "steps": point.steps, "fields": dict(point.fields)} for point in points]
-    folder.mkdir(parents=True, exist_ok=True)
+    check_folder(folder, "the sweep")
     write_json(folder / "sweep.json", {"format": FORMAT, "command": command(), "points": rows})
     return folder
 

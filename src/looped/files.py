@@ -73,7 +73,9 @@ def check_folder(path: Path, what: str) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise ValueError(f"{what} cannot be kept in {path} ({error.strerror}). Name another folder with --out.") from None
+        raise ValueError(
+            f"{what} cannot be kept in {path} ({error.strerror}). Name another folder with --out."
+        ) from None
 
 
 def _sync_folder(folder: Path) -> None:

@@ -141,7 +141,8 @@ def check(
 ) -> dict[str, Any]:
     """The error after the trained loops, where a quarter, half and all of the examples are seen.
 
-    It is judged in the model's own precision. `evaluate` draws on the CPU whatever the device, so that every machine judges the same prompts.
+    It is judged in the model's own precision. `evaluate` draws on the CPU whatever the device, so that every machine
+    judges the same prompts.
     """
     b = model.config.loops
     how: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-from jaxtyping import install_import_hook
+import jaxtyping
 
-install_import_hook("looped", "shapes.check")
+jaxtyping.install_import_hook("looped", "shapes.check")
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
@@ -17,6 +17,14 @@ import torch  # noqa: E402
 def generator() -> torch.Generator:
     """A generator with a fixed seed."""
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def unchecked():
+    """What a user meets, who has no shape checker in front of our own errors."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True)

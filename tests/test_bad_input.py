@@ -1,12 +1,14 @@
 """What fuzzing found, each once and small: a finite answer, or one line that says why not."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
+import looped
 from looped import DecoderConfig, Experiment, LinearRegression, TrainConfig
 from looped.baselines.linear import averaging, least_squares
 from looped.config import parse_value
@@ -18,6 +20,7 @@ from looped.models.loop import MOST_LOOPS, StateChange
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 from looped.training.points import MOST, points
+from looped.training.trainer import train_seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,3 +124,17 @@ def test_a_sweep_without_end_is_refused():
     with pytest.raises(ValueError, match="a sweep has at most 100,000 points"):
         points(base, {"model.loops": list(range(1, 401))}, seeds=range(10**15))
     assert MOST == 100_000
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_names_in_place_of_things_are_refused_with_what_gives_the_thing(model, tmp_path):
+    task = LinearRegression(d=3)
+    for ask, message in (
+        (lambda: looped.evaluate("yang24.linear", task, points=5), "`model` must be a `LoopedModel`; got str. Use `lo"),
+        (lambda: looped.evaluate(model, "linear", points=5), "`task` must be a `Task`; got str. Use such as `Linear"),
+        (lambda: looped.train("yang24.linear", out=tmp_path), "`experiment` must be an `Experiment`; got str. A rec"),
+        (lambda: train_seeds("yang24.linear", [0], out=tmp_path), "`experiment` must be an `Experiment`; got str. A"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            ask()
+    assert not list(tmp_path.iterdir())

@@ -149,6 +149,19 @@ def test_it_trains_resumes_and_evaluates(own, call, tmp_path):
     assert json.loads(out)["runs"] == [str(folder)]
 
 
+def test_the_next_command_gets_the_file_too(own, call, tmp_path):
+    code, _, error = call("train", f"{own}:tiny", "--out", tmp_path / "runs")
+    assert code == 0
+    said = " ".join(error.split()).partition("Next: looped ")[2].split()
+    assert (said[0], said[2:]) == ("evaluate", ["--code", str(own)])
+    forget(own)
+    code, _, error = call(*said, "--prompts", 8)
+    assert code == 0
+    assert error.split()[-5:] == ["looped", "report", said[1], "--code", str(own)]
+    _, _, error = call("train", "yang24.linear", "--scale", "smoke", "--set", "train.steps=1", "--out", tmp_path)
+    assert "--code" not in error
+
+
 def test_its_fields_can_be_set(own, call, tmp_path):
     code, out, _ = call("train", f"{own}:tiny", "--set", "model.width=4", "--seed", 3, "--out", tmp_path, "--json")
     assert code == 0

@@ -1,22 +1,14 @@
-import jaxtyping
+import numpy as np
 import pytest
 import torch
 
-from looped.prompt import Prompt
+from looped.prompt import Prompt, Sequence
 
 
 def make(batch=4, n=5, d=3, **fields):
     generator = torch.Generator().manual_seed(0)
     xs, ys = torch.randn(batch, n, d, generator=generator), torch.randn(batch, n, generator=generator)
     return Prompt(xs, ys, **fields)
-
-
-@pytest.fixture
-def unchecked():
-    """What a user meets, who has no shape checker in front of our own errors."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_counts():
@@ -94,3 +86,13 @@ def test_integers_are_refused(unchecked):
 def test_weights_have_the_shape_of_ys(unchecked):
     with pytest.raises(ValueError, match=r"`weights` must have the shape of `ys`, \(4, 5\); got \(5,\)"):
         make(weights=torch.ones(5))
+
+
+@pytest.mark.parametrize(("part", "value"), [("xs", np.ones((2, 5, 3))), ("ys", [[0.0] * 5] * 2), ("weights", 1.0)])
+def test_what_is_no_tensor_is_refused_by_name(part, value, unchecked):
+    fields = {"xs": torch.ones(2, 5, 3), "ys": torch.ones(2, 5), part: value}
+    with pytest.raises(ValueError, match=f"`{part}` must be a torch tensor; got {type(value).__name__}. Use torch"):
+        Prompt(**fields)
+    tokens = {"tokens": fields["xs"], "targets": fields["ys"], "weights": fields.get("weights")}
+    with pytest.raises(ValueError, match=r"must be a torch tensor; got .*\. Use torch\.as_tensor\.$"):
+        Sequence(**tokens)

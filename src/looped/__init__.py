@@ -1,21 +1,28 @@
 """The laboratory for transformers that learn by looping."""
 
 import os
+import sys
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-from looped.config import code_of
-from looped.evaluation.curves import evaluate
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
-from looped.models.base import LoopedModel, ModelConfig
-from looped.models.decoder import DecoderConfig, LoopedDecoder
-from looped.models.loop import Budget, StateChange, settle, unroll
-from looped.prompt import Prompt
-from looped.tasks.regression import LinearRegression, SparseRegression
-from looped.tasks.task import Task
-from looped.training.run import Run, load
-from looped.training.trainer import train
+try:
+    from looped.config import code_of
+    from looped.evaluation.curves import evaluate
+    from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+    from looped.models.base import LoopedModel, ModelConfig
+    from looped.models.decoder import DecoderConfig, LoopedDecoder
+    from looped.models.loop import Budget, StateChange, settle, unroll
+    from looped.prompt import Prompt
+    from looped.tasks.regression import LinearRegression, SparseRegression
+    from looped.tasks.task import Task
+    from looped.training.run import Run, load
+    from looped.training.trainer import train
+except KeyboardInterrupt:
+    # the seconds before a command begins: torch is being imported. `-m` is what `python -m looped` says until then
+    if os.path.splitext(os.path.basename(sys.argv[0]))[0] not in ("looped", "-m"):
+        raise
+    sys.exit("looped: stopped.")
 
 __version__ = "0.1.0"
 

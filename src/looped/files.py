@@ -11,6 +11,7 @@ import math
 import os
 import platform
 import secrets
+import tempfile
 from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
@@ -51,6 +52,30 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def tidied(*folders: Path) -> Iterator[None]:
+    """What was refused or stopped leaves no empty folder: those not there before go again, if they are empty."""
+    new = [one for folder in folders for one in (folder, *folder.parents) if not os.path.exists(one)]
+    try:
+        yield
+    finally:
+        for one in new:
+            with contextlib.suppress(OSError, ValueError):  # somebody put something there, or it was never made
+                one.rmdir()
+
+
+def check_folder(path: Path, what: str) -> None:
+    """Make a folder and try it, so that one that cannot be written is refused before the work, not after."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{what} cannot be kept in {path} ({error.strerror}). Name another folder with --out."
+        ) from None
 
 
 def _sync_folder(folder: Path) -> None:

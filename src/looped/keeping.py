@@ -139,13 +139,14 @@ def record(
 def check(
     model: LoopedModel, task: Task, *, points: int, prompts: int = CHECK_PROMPTS, seed: int = CHECK_SEED
 ) -> dict[str, Any]:
-    """The error after the trained loops, in float32, where a quarter, half and all of the examples are seen.
+    """The error after the trained loops, where a quarter, half and all of the examples are seen.
 
-    `evaluate` draws on the CPU whatever the device, so that every machine judges the same prompts.
+    It is judged in the model's own precision. `evaluate` draws on the CPU whatever the device, so that every machine
+    judges the same prompts.
     """
     b = model.config.loops
     how: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
-    [curve] = evaluate(model.float(), task, loops=b, max_loops=b, **how).by_examples
+    [curve] = evaluate(model, task, loops=b, max_loops=b, **how).by_examples
     last = len(curve.x) - 1
     found = _numbers(curve, sorted({round(share * last) for share in (0.25, 0.5, 1)}))
     if not all(map(math.isfinite, curve.mean)):
@@ -245,15 +246,20 @@ def _finished(run: Run) -> Checkpoint:
 
 
 def _weights(run: Run, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """What an evaluation reads, in float32: the averaged weights where the run keeps them."""
+    """What an evaluation reads, in float32 at least: the averaged weights where the run keeps them."""
     found = checkpoint.part("average") or checkpoint.part("model")
-    kept = {f"model/{key}": one.float() if one.is_floating_point() else one for key, one in found.items()}
+    kept = {f"model/{key}": _widened(one) for key, one in found.items()}
     size = sum(one.numel() * one.element_size() for one in kept.values())
     if size > MOST_BYTES:
         raise ValueError(
             f"the weights in {run.path} take {size / 1e6:.1f} MB; a kept file has at most {MOST_BYTES / 1e6:.0f} MB."
         )
     return kept
+
+
+def _widened(one: Tensor) -> Tensor:
+    """Half precision as float32; what is finer stays, since a construction may need all of float64."""
+    return one.to(torch.promote_types(one.dtype, torch.float32)) if one.is_floating_point() else one
 
 
 def _origin(run: Run) -> dict[str, Any]:

@@ -62,6 +62,13 @@ class _Batch(ABC):
                     "that is not known yet, such as the last one, may be 0: it is not read."
                 )
 
+    def _check_tensors(self, *names: str) -> None:
+        """Refuse arrays and lists by name; it is cheap, for prompts are made in every training step."""
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, Tensor):
+                raise ValueError(f"`{name}` must be a torch tensor; got {type(value).__name__}. Use torch.as_tensor.")
+
     def _map(self: B, f: Callable[[Tensor], Tensor]) -> B:
         return _zip(lambda parts: f(parts[0]), [self])
 
@@ -81,6 +88,7 @@ class Prompt(_Batch):
     """What generated the labels (`w`, `noise`...), batch first: for judges only, models never read it."""
 
     def __post_init__(self) -> None:
+        self._check_tensors("xs", "ys", *(() if self.weights is None else ("weights",)))
         if self.xs.ndim < 3 or self.ys.shape != self.xs.shape[:-1]:
             raise ValueError(
                 f"`xs` must be (batch, n, d) and `ys` (batch, n); got {tuple(self.xs.shape)} and "
@@ -133,6 +141,7 @@ class Sequence(_Batch):
     """What generated the sequence, batch first: for judges only, models never read it."""
 
     def __post_init__(self) -> None:
+        self._check_tensors("tokens", "targets", *(() if self.weights is None else ("weights",)))
         places = self.places
         if len(places) < 2 or places != _places(self.targets):
             raise ValueError(

@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import json
 import pkgutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import torch
 import looped.papers
 from looped.config import nearest
 from looped.evaluation.claims import Data, Figure, Judged, Settings
-from looped.files import read_json, write_json
+from looped.files import check_folder, read_json, write_json
 from looped.training.run import provenance
 
 DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
@@ -99,14 +98,7 @@ def reproduce(
     """
     if scale not in figure.settings:
         raise ValueError(f"{figure.name} has no scale `{scale}`. {nearest(scale, figure.settings)}")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass
-    except OSError as error:  # before hours of measuring, not after
-        raise ValueError(
-            f"results cannot be kept in {out} ({error.strerror}). Name another folder with --out."
-        ) from None
+    check_folder(out, "results")
     path = out / f"{figure.name}.{scale}.json"
     sizes = figure.settings[scale]
     key = settings_hash(figure, scale)

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from looped import keeping
 from looped.cli import main
 from looped.training import kept
 from looped.training.run import Run
@@ -79,8 +80,20 @@ def test_keep_prints_what_it_recorded(call, run, tmp_path):
     ],
 )
 def test_keep_refuses(refused, run, tmp_path, arguments, message):
-    assert message in refused("keep", run, "--out", tmp_path / "models", *FEW, *arguments)
-    assert not list(tmp_path.rglob("*.json"))
+    assert message in refused("keep", run, "--out", tmp_path / "new" / "models", *FEW, *arguments)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    refused("keep", run, "--out", tmp_path / "there", *FEW, *arguments)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_keep_that_is_stopped_leaves_no_folder(call, run, tmp_path, monkeypatch):
+    def stop(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(keeping, "record", stop)
+    assert call("keep", run, "--out", tmp_path / "models", *FEW) == (1, "", "looped: stopped.\n")
+    assert not list(tmp_path.iterdir())
 
 
 def test_keep_refuses_what_is_there_and_what_is_no_run(refused, run, store):

@@ -1,5 +1,6 @@
 """What is refused says why in one line, leaves nothing behind and stops nothing else."""
 
+import importlib
 import json
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 
 from looped import DecoderConfig, LinearRegression
 from looped.tasks.trees import DecisionTree
+from looped.training import sweep
 from looped.training.run import save_model
 
+verify = importlib.import_module("looped.cli.verify")  # `looped.cli.verify` is the command of that name
 SMOKE = ("yang24.linear", "--scale", "smoke", "--set", "train.steps=1", "--device", "cpu")
 ZEROS = """
 from dataclasses import dataclass
@@ -52,7 +55,7 @@ def test_a_folder_of_results_that_is_not_there_is_said(command, refused, call, t
 def test_refused_training_leaves_no_run_folder(seeds, refused, tmp_path):
     error = refused("train", *SMOKE, "--start", tmp_path / "missing", "--out", tmp_path / "runs", *seeds)
     assert "missing" in error
-    assert not list((tmp_path / "runs").iterdir())
+    assert not (tmp_path / "runs").exists()
 
 
 def test_seeds_without_end_are_refused(refused, tmp_path):
@@ -70,7 +73,16 @@ def test_training_without_its_data_leaves_no_run_folder(refused, tmp_path, monke
         "    return Experiment(name='own', task=Tables(d=3, names=('t',)), model=model, train=TrainConfig(steps=1))\n"
     )
     assert "LOOPED_DATA" in refused("train", f"{tmp_path / 'own.py'}:tables", "--out", tmp_path / "runs")
-    assert not list((tmp_path / "runs").iterdir())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_figure_without_its_data_leaves_no_folder(refused, tmp_path, monkeypatch):
+    monkeypatch.delenv("LOOPED_DATA", raising=False)
+    (tmp_path / "there").mkdir()
+    for out, runs in (("new/results", "new/runs"), ("there", "there")):
+        where = ("--scale", "smoke", "--device", "cpu", "--out", tmp_path / out, "--runs", tmp_path / runs)
+        assert "LOOPED_DATA" in refused("reproduce", "yang24.table2", *where, "--quiet")
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["there"]
 
 
 def test_a_run_that_was_there_before_stays(call, refused, tmp_path):
@@ -124,3 +136,40 @@ def test_a_damaged_result_is_not_drawn(content, call, refused, tmp_path):
     else:
         assert "is damaged" in refused("reproduce", "chen24.fig1", *where)
         assert call("reproduce", "chen24.fig1", *where, "--again")[0] == 0
+
+
+def test_a_sweep_whose_executor_is_refused_leaves_nothing(refused, tmp_path, monkeypatch):
+    def refuse(executor):
+        raise ValueError("no node has 1 CPUs and 1 GPUs for a run. Ask for less.")
+
+    monkeypatch.setattr(sweep, "_pool", refuse)
+    fields = ("model.loops=7", "--scale", "smoke", "--executor", "processes", "--device", "cpu", "--quiet")
+    assert "no node" in refused("sweep", "yang24.linear", *fields, "--out", tmp_path / "runs")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", *SMOKE),
+        ("demo",),
+        ("construct", "gao24.thm4.1"),
+        ("sweep", "yang24.linear", "--scale", "smoke", "--device", "cpu"),
+        ("verify", "gatmiry24.lem3"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_is_one_line_before_the_work(words, refused, tmp_path, monkeypatch):
+    monkeypatch.setattr(verify, "check", lambda *arguments, **options: pytest.fail("the work was begun"))
+    (tmp_path / "file").write_text("")
+    error = refused(*words, "--out", tmp_path / "file", "--quiet")
+    assert "(Not a directory). " in error or "(File exists). " in error
+    assert "Errno" not in error
+    assert error.endswith("Name another folder with --out.\n")
+    assert (tmp_path / "file").read_text() == ""
+
+
+def test_verify_that_is_refused_leaves_no_folder(call, refused, tmp_path):
+    assert "gatmiry24.thm22" in refused("verify", "gatmiry24.thm22", "--out", tmp_path / "new")
+    assert not list(tmp_path.iterdir())
+    assert call("verify", "gatmiry24.lem3", "--out", tmp_path / "new" / "deep", "--quiet")[0] == 0
+    assert {file.name for file in (tmp_path / "new" / "deep").iterdir()} == {"verify.json", "verify.html"}

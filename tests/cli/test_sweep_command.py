@@ -76,7 +76,8 @@ def test_points_that_do_not_finish_are_one_line_and_exit_1(capsys, tmp_path):
         (["sweep", "yang24.linear", "--table", "a.xls"], "`--table` must end in"),
         (["sweep", "yang24.linear", "--workers", "2"], "this process is one"),
         (["sweep", "yang24.linear", "--executor", "processes", "--gpus", "1"], "for the executor ray"),
-        (["sweep", "--file", "missing.json"], "cannot be read as JSON"),
+        (["sweep", "--file", "missing.json"], "there is no file missing.json."),
+        (["sweep", "--file", "missing.toml"], "there is no file missing.toml."),
         (["sweep", "yang24.linear", "--executor", "cloud"], "cloud"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import looped
+from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig, hash_of
 from looped.files import read_json, read_tensors, write_json, write_tensors
@@ -126,6 +127,25 @@ def test_loops_can_go_further_and_an_unlooped_model_has_one_curve(run, tmp_path)
     layers = save_model(tmp_path / "run", model, TINY.task, name="layers", points=5)
     found = recorded(keep(layers, out=tmp_path, **FEW))
     assert (list(found["by_examples"]), found["by_loops"]["x"]) == (["1"], [1])
+
+
+def test_weights_of_float64_are_kept_and_judged_as_they_are(tmp_path):
+    newton = save_model(tmp_path / "run", READY["gao24.thm4.1"](2, 8, 20), TINY.task, name="newton", points=9)
+    made = keep(newton, out=tmp_path, points=9, prompts=16)
+    same, weights = Run.open(made).latest().part("model"), newton.latest().part("model")
+    assert {one.dtype for one in weights.values()} == {torch.float64}
+    assert all(torch.equal(same[name], value) for name, value in weights.items())
+    found = recorded(made)
+    assert max(found["by_loops"]["mean"][-1], found["check"]["mean"][-1]) < 1e-12
+    assert check(looped.load(made), TINY.task, points=9) == found["check"]
+
+
+def test_weights_of_half_precision_are_kept_in_float32(run, tmp_path):
+    half = shutil.copytree(run.path, tmp_path / "run")
+    weights = {f"model/{name}": value.bfloat16() for name, value in run.latest().part("average").items()}
+    Run.open(half).save(Checkpoint(6, True, weights))
+    found = Run.open(keep(Run.open(half), out=tmp_path, **FEW)).latest().part("model")
+    assert {one.dtype for one in found.values()} == {torch.float32}
 
 
 def test_a_model_of_sequences_is_kept_too(tmp_path):

@@ -3,8 +3,16 @@
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
+import pytest
+
+from looped.papers.yang24 import linear
+from looped.training import trainer
+from looped.training.executors import Executor, run_stacks
+from looped.training.points import points
 from looped.training.run import Run
+from looped.training.stopping import Interrupted, stop_signals
 
 SCRIPT = """
 import ctypes, os, signal, sys
@@ -35,3 +43,39 @@ def test_a_handler_that_was_put_in_front_of_ours_is_replaced(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "stopped at step 5 of 20" in done.stdout
     assert Run.open(tmp_path / "run").steps == [5]
+
+
+def small():
+    base = linear("smoke")
+    return replace(base, train=replace(base.train, steps=20, log_every=20))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_the_model_is_built_stops_after_one_step(number, tmp_path, monkeypatch):
+    def built(*arguments):
+        signal.raise_signal(number)
+        return choose(*arguments)
+
+    choose = trainer.choose
+    monkeypatch.setattr(trainer, "choose", built)
+    with pytest.raises(Interrupted, match="stopped at step 1 of 20"):
+        trainer.train(small(), folder=tmp_path / "run")
+    assert Run.open(tmp_path / "run").steps == [1]
+
+
+def test_a_sweep_that_was_asked_to_stop_before_trains_no_more_than_one_step(tmp_path):
+    asked = points(small(), {"model.loops": [2, 3]}, out=tmp_path)
+    with stop_signals() as stopping:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Interrupted):
+            run_stacks(asked, Executor(), lambda index, standing: None)
+        assert stopping.is_set()
+    assert all(step <= 1 for point in asked if point.path.exists() for step in Run.open(point.path).steps)
+
+
+def test_a_stop_that_ended_leaves_the_next_one_unset():
+    with stop_signals() as stopping:
+        signal.raise_signal(signal.SIGTERM)
+        assert stopping.is_set()
+    with stop_signals() as stopping:
+        assert not stopping.is_set()

@@ -29,7 +29,7 @@ from looped.cli.common import (
     say,
     usual_points,
 )
-from looped.cli.train import handed_over
+from looped.cli.train import handed_over, handing_over
 from looped.config import override
 from looped.evaluation.cache import Told, cached
 from looped.evaluation.curves import Evaluation, baselines_for, slow_baselines_for
@@ -113,7 +113,7 @@ def evaluate(
         print_json({"run": run, "name": title, "saved": saved and str(saved), **result.to_data()})
     elif not quiet:
         messages.print(table(result, title))
-        say(NOT_SAVED if saved is None else f"Saved in {saved}. Next: looped report {opened.path}")
+        say(NOT_SAVED if saved is None else f"Saved in {saved}. Next: looped report {opened.path}{handing_over(code)}")
 
 
 @contextlib.contextmanager

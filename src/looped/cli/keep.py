@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +24,7 @@ from looped.cli.common import (
 )
 from looped.cli.listing import model_line
 from looped.cli.train import handed_over
+from looped.files import tidied
 from looped.keeping import CHECK_PROMPTS, recorded, summary
 from looped.keeping import keep as make
 from looped.training.run import Run
@@ -56,7 +58,8 @@ def keep(
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
-    with late(Progress(*columns, console=messages, disable=quiet or json, transient=True)) as bar:
+    bar = Progress(*columns, console=messages, disable=quiet or json, transient=True)
+    with tidied(Path(out)), late(bar):
         task = bar.add_task(name or opened.experiment.name, total=1.0, what="")
 
         def report(what: str, share: float) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
 from looped.evaluation.claims import Judged
+from looped.files import tidied
 from looped.report.drawing import blank, save_figure
 from looped.reproduce import DAMAGE, Result, damaged, select
 from looped.reproduce import reproduce as run
@@ -49,7 +50,8 @@ def reproduce(
     where, results = pick_device(device), []
     troubles: dict[str, Exception] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
-    with late(Progress(*columns, console=messages, disable=quiet or json)) as bar:
+    bar = Progress(*columns, console=messages, disable=quiet or json)
+    with tidied(Path(out), Path(runs)), late(bar):
         for figure in figures:
             task = bar.add_task(figure.name, total=1.0, what="")
 

@@ -21,7 +21,7 @@ from looped.recipes import experiment as find_experiment
 from looped.training.executors import Executor, Tell
 from looped.training.points import Point, Standing, points, read_axes, read_file, standing
 from looped.training.stopping import Interrupted
-from looped.training.sweep import Row, has_parquet, save_sweep, save_tables, table, write_table
+from looped.training.sweep import Row, has_parquet, save_sweep, save_tables, sweep_folder, table, write_table
 from looped.training.sweep import sweep as run_sweep
 
 SHOWN = 20
@@ -88,10 +88,10 @@ def sweep(
         kind=executor, device=place, workers=workers, threads=threads, cpus=cpus, gpus=gpus, address=address,
         retries=retries,
     )  # fmt: skip
-    folder = save_sweep(asked)
+    folder = sweep_folder(asked)
     try:
         with live_table(asked, quiet=quiet or json) as tell:
-            stands = run_sweep(asked, who, tell=tell)
+            stands = run_sweep(asked, who, tell=tell, begin=lambda: save_sweep(asked))
     except Interrupted:
         with contextlib.suppress(OSError):  # a full disk may be what stopped it
             _write(folder, table(asked), table_)

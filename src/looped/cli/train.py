@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -102,7 +103,8 @@ def train(
         for one in summaries:
             loss, error = ("not logged" if one[key] is None else f"{one[key]:.4f}" for key in ("loss", "error"))
             say(f"{one['run']}: loss {loss}, error {error} after {one['step']} steps.")
-        say(f"Next: looped evaluate {runs[0].path}")
+        own = [*([recipe.partition(":")[0]] if recipe is not None and ".py" in recipe else []), *(code or [])]
+        say(f"Next: looped evaluate {runs[0].path}{handing_over(own)}")
 
 
 def train_with_bar(
@@ -174,6 +176,11 @@ def summarize(run: Run) -> dict[str, Any]:
 def handed_over(files: list[str] | None) -> dict[str, Any]:
     """What the user's own files define, for configs to name."""
     return code_of(*(load_code(file) for file in files or []))
+
+
+def handing_over(files: list[str] | None) -> str:
+    """The options by which the next command gets the same files, to stand behind its other words."""
+    return "".join(f" --code {shlex.quote(file)}" for file in dict.fromkeys(files or []))
 
 
 def import_file(

@@ -10,7 +10,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from looped.cli.common import Json, Quiet, late, messages, print_json
-from looped.files import write_json
+from looped.files import check_folder, tidied, write_json
 from looped.report.page import write_report
 from looped.theorems.check import Row
 from looped.theorems.check import verify as check
@@ -30,7 +30,11 @@ def verify(
 
     Example: `looped verify gatmiry24.thm2 "chen24.*"`
     """
-    with late(Progress(console=messages, disable=quiet or json, transient=True)) as bar:
+    folder = None if out is None else Path(out)
+    bar = Progress(console=messages, disable=quiet or json, transient=True)
+    with tidied(*([folder] if folder else [])), late(bar):
+        if folder is not None:
+            check_folder(folder, "verdicts")
         task = bar.add_task("verify", total=None)
 
         def report(name: str, done: int, total: int) -> None:
@@ -38,12 +42,10 @@ def verify(
             bar.update(task, description=f"verify {name}", completed=done, total=total)
 
         rows = check(names, progress=report)
-    data = [row.as_dict() for row in rows]
-    if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "verify.json", data)
-        write_report(folder / "verify.html", runs=[], theorems=data, title="looped verify")
+        data = [row.as_dict() for row in rows]
+        if folder is not None:
+            write_json(folder / "verify.json", data)
+            write_report(folder / "verify.html", runs=[], theorems=data, title="looped verify")
     if json:
         print_json(data)
     elif not quiet:

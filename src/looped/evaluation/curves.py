@@ -147,6 +147,10 @@ def evaluate(
 
     Positions of weight 0 are left out. Of a sequence the curves are by token, and over all scored tokens by loop.
     """
+    if not isinstance(model, LoopedModel):
+        raise ValueError(f"`model` must be a `LoopedModel`; got {type(model).__name__}. Use `looped.load(NAME)`.")
+    if not isinstance(task, Task):
+        raise ValueError(f"`task` must be a `Task`; got {type(task).__name__}. Use such as `LinearRegression(d=20)`.")
     trained = model.config.loops
     loops, max_loops = judged_loops(trained, loops, max_loops, prompts)
     weight = next(model.parameters(), torch.empty(0))

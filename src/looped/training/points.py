@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
@@ -160,6 +161,8 @@ def read_file(path: Path) -> dict[str, Any]:
     import tomllib
 
     kinds = {"recipe": str, "scale": str, "grid": dict, "points": list, "seeds": (int, list)}
+    if path.suffix in (".json", ".toml") and not os.path.isfile(path):
+        raise ValueError(f"there is no file {path}. Name one that is there.")
     if path.suffix == ".toml":
         try:
             data: Any = tomllib.loads(path.read_text())

@@ -76,8 +76,11 @@ class Run:
             if found != experiment.to_data():
                 raise ValueError(f"{path} holds another experiment. Choose another folder, or remove it.")
             return Run(path, experiment)
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-        write_json(path / "config.json", experiment.to_data())
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            write_json(path / "config.json", experiment.to_data())
+        except OSError as error:
+            raise ValueError(f"{path} cannot be written ({error.strerror}). Name another folder with --out.") from None
         return Run(path, experiment)
 
     @staticmethod

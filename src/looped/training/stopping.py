@@ -40,7 +40,8 @@ _listening: list[Stop] = []
 def stop_signals() -> Iterator[Stop]:
     """An event that Ctrl-C and SIGTERM set.
 
-    One inside another sets both: what ends just then may end, and what is around it hears that it should stop.
+    One inside another sets both: what ends just then may end, and what is around it hears that it should stop. One
+    that begins inside one that is set begins set: a signal may come while a model is built.
     """
     event = Stop()
     if threading.current_thread() is not threading.main_thread():
@@ -48,6 +49,8 @@ def stop_signals() -> Iterator[Stop]:
         return
     before = [signal.getsignal(number) or signal.SIG_DFL for number in CAUGHT]
     _listening.append(event)
+    if any(one.is_set() for one in _listening):
+        event.set()
     event.listen()
     lost = False
     try:

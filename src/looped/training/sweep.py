@@ -11,11 +11,11 @@ import hashlib
 import importlib.util
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from looped.files import finite, read_json, write_bytes, write_json
+from looped.files import check_folder, finite, read_json, write_bytes, write_json
 from looped.training.executors import Executor, Pool, Tell, run_pool, run_stacks, stacks_of
 from looped.training.points import Point, Standing, standing
 from looped.training.run import command
@@ -27,12 +27,17 @@ Row = dict[str, Any]
 
 
 def sweep(
-    points: Sequence[Point], executor: Executor | None = None, *, tell: Tell = lambda index, standing: None
+    points: Sequence[Point],
+    executor: Executor | None = None,
+    *,
+    tell: Tell = lambda index, standing: None,
+    begin: Callable[[], object] = lambda: None,
 ) -> list[Standing]:
     """Train every point that is not finished; where each stands in the end, in their order.
 
     Runs that diverge, fail, or belong to another process are told by their standing, and the others go on. Ctrl-C and
-    SIGTERM save and raise `Interrupted`; calling again goes on. `tell` hears every change.
+    SIGTERM save and raise `Interrupted`; calling again goes on. `tell` hears every change, `begin` that the executor
+    is accepted and training begins.
     """
     executor = executor or Executor()
     stands = [standing(point.path) for point in points]
@@ -46,11 +51,13 @@ def sweep(
         stands[left[index]] = one
         tell(left[index], one)
 
+    pool = _pool(executor) if chosen and executor.kind != "stack" else None
+    begin()
     try:
-        if chosen and executor.kind == "stack":
-            run_stacks(chosen, executor, heard)
+        if pool is not None:
+            run_pool(chosen, executor, heard, pool)
         elif chosen:
-            run_pool(chosen, executor, heard, _pool(executor))
+            run_stacks(chosen, executor, heard)
     except Interrupted as error:
         done = sum(one.status == "finished" for one in stands)
         said = f"{error} " if isinstance(error, NotSaved) else ""
@@ -123,17 +130,18 @@ def has_parquet() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
+def sweep_folder(points: Sequence[Point]) -> Path:
+    """Where a sweep's table lies: a folder named by its points."""
+    runs = " ".join(sorted(point.path.name for point in points))
+    name = f"{points[0].experiment.name}-{hashlib.sha256(runs.encode()).hexdigest()[:10]}"
+    return points[0].path.parent / "sweeps" / name
+
+
 def save_sweep(points: Sequence[Point]) -> Path:
-    """Write down which points a sweep has; its folder, named by them."""
-    first = points[0]
-    runs = [point.path.name for point in points]
-    name = f"{first.experiment.name}-{hashlib.sha256(' '.join(sorted(runs)).encode()).hexdigest()[:10]}"
-    folder = first.path.parent / "sweeps" / name
-    rows = [
-        {"run": run, "steps": point.steps, "fields": dict(point.fields)}
-        for run, point in zip(runs, points, strict=True)
-    ]
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write down which points a sweep has; its folder."""
+    folder = sweep_folder(points)
+    rows = [{"run": point.path.name, "steps": point.steps, "fields": dict(point.fields)} for point in points]
+    check_folder(folder, "the sweep")
     write_json(folder / "sweep.json", {"format": FORMAT, "command": command(), "points": rows})
     return folder
 

@@ -58,6 +58,7 @@ def train(
     with, or torch's own); `track` names trackers besides TensorBoard. In a torchrun job every rank calls this, and
     `LostRank` comes where one of them is gone.
     """
+    _check_experiment(experiment)
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / f"{experiment.name}-{experiment.hash}"
@@ -78,6 +79,7 @@ def train_seeds(
     track: Sequence[str] = (),
 ) -> list[Run]:
     """Train one model for each seed, all as one stack of models: each run equals training it alone, up to rounding."""
+    _check_experiment(experiment)
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
     if len(set(seeds)) < len(seeds):
@@ -88,6 +90,14 @@ def train_seeds(
     with _traceless(paths if team.leads else []):
         created = [team.open(path, one) for path, one in zip(paths, members, strict=True)]
         return _train(created, team, device, engine, progress, threads, track)
+
+
+def _check_experiment(given: object) -> None:
+    if not isinstance(given, Experiment):
+        raise ValueError(
+            f"`experiment` must be an `Experiment`; got {type(given).__name__}. A recipe's is "
+            "`looped.recipes.experiment(NAME)`."
+        )
 
 
 @contextlib.contextmanager

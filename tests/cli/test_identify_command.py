@@ -37,8 +37,17 @@ def test_identify_prints_and_saves(run, capsys):
     assert "gradient descent" in capsys.readouterr().err
 
 
+def test_a_construction_is_identified_on_as_many_examples_as_it_was_made_for(tmp_path, capsys):
+    made = tmp_path / "made"
+    assert call("construct", "gatmiry24.thm5", "--out", made, "--d", 2, "--examples", 7, "--loops", 1, "--quiet") == 0
+    assert call("identify", made, "--prompts", 16, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 7
+
+
 def test_errors_are_one_line(run, tmp_path, capsys):
     assert call("identify", tmp_path / "nothing") == 2
     assert "is not a run folder" in capsys.readouterr().err
     assert call("identify", run, "--points", 2) == 2
     assert "`points` must be at least 3" in capsys.readouterr().err
+    assert call("identify", run, "--loops", 0) == 2
+    assert "`loops` must be at least 1; got 0" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_levenberg_solves_a_curved_valley_and_gives_up_on_nothing_finite():
 def test_errors():
     with pytest.raises(ValueError, match="answers a vector"):
         found(vector_descent(d=D, rates=[0.1]))
-    for name, value in {"points": 2, "prompts": 4, "max_steps": 0}.items():
+    for name, value in {"points": 2, "loops": 0, "prompts": 4, "max_steps": 0}.items():
         options = {"points": 9, "prompts": 32, name: value}
         with pytest.raises(ValueError, match=f"`{name}` must be at least"):
             identify(looped_descent(d=D, n=N, loops=1, rate=0.1), TASK, **options)

@@ -7,7 +7,20 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from looped.cli.common import NOT_SAVED, RUN, Best, Code, Device, Json, Quiet, messages, pick_device, print_json, say
+from looped.cli.common import (
+    NOT_SAVED,
+    RUN,
+    Best,
+    Code,
+    Device,
+    Json,
+    Quiet,
+    messages,
+    pick_device,
+    print_json,
+    say,
+    usual_points,
+)
 from looped.cli.train import handed_over
 from looped.evaluation.identify import Identification
 from looped.evaluation.identify import identify as find
@@ -38,12 +51,10 @@ def identify(
     Example: `looped identify runs/cheng24.exp-1a2b3c4d5e --max-steps 6`
     """
     opened = Run.open(run, handed_over(code))
-    experiment = opened.experiment
-    points = (
-        points if points is not None else (experiment.train.points if experiment.train else 2 * experiment.task.d + 1)
-    )
+    task = opened.experiment.task
+    points = usual_points(opened, task.d) if points is None else points
     model = opened.model(pick_device(device), best=best)
-    found = find(model, experiment.task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
+    found = find(model, task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
     data = finite({"run": run, "weights": "best" if best else "last", **found.to_data()})
     if not opened.kept:
         write_json(opened.path / "identify.json", data)

@@ -20,6 +20,7 @@ from torch.autograd.functional import jvp
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
 from looped.models.base import LoopedModel, only_pairs
+from looped.models.loop import check_loops
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 
@@ -101,6 +102,7 @@ def identify(
     distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
     """
     loops = model.config.loops if loops is None else loops
+    check_loops(loops)
     if points < 3:
         raise ValueError(f"`points` must be at least 3, two examples and a query; got {points}.")
     if prompts < 8:

@@ -47,9 +47,9 @@ def list_all(
     """What there is: recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
 
     Models are the kept ones, which every command takes by name; with --json their numbers are apart.
-    A figure's line also says how many claims it checks, and at which scales it has a result, with how many of them hold; a
-    claim's line says at which scales it holds and at which it fails. Without --results, those of `results` here come
-    before those kept with looped.
+    A figure's line also says how many claims it checks, and at which scales there is a result, with how many of them
+    hold; a claim's line says at which scales it holds and at which it fails. Without --results, those of the folder
+    `results` here come before those kept with looped.
 
     Example: `looped list recipes`
     """

@@ -80,7 +80,7 @@ def evaluate(
     experiment = opened.experiment
     if scale is not None and task is None:
         raise ValueError(
-            f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Leave it out, or add it."
+            f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
         )
     shifts = [read_shift(one) for one in shift or []]
     judged = find_experiment(task, scale).task if task else experiment.task
@@ -90,14 +90,7 @@ def evaluate(
     judged = override(judged, [setting.removeprefix("task.") for setting in set_ or []], handed_over(code))
     if isinstance(judged, Shifted):
         judged, shifts = judged.task, [*judged.shifts, *shifts]
-    try:
-        usual = usual_points(opened, judged.d)
-    except ValueError:  # a damaged record matters only to those who do not say `--points`
-        if points is None:
-            raise
-        usual = None
-    points = usual if points is None else points
-    assert points is not None
+    points = usual_points(opened, judged.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     model = opened.model(pick_device(device), best=best)
@@ -121,6 +114,9 @@ def evaluate(
             baselines=baselines,
         )
     changed = [*filter(None, [task]), *(set_ or []), *(shift or [])] or ["as trained"]
+    usual = None
+    with contextlib.suppress(ValueError):  # a damaged record matters only to those who do not say `--points`
+        usual = usual_points(opened, judged.d)
     sizes = _sizes(result, points=points, usual=usual, max_loops=max_loops, seed=seed)
     title = ", ".join([*changed, *["best weights"] * best, *sizes]) if name is None else name
     saved = None if opened.kept else save_evaluation(opened, title, result)

@@ -29,7 +29,7 @@ SLACK = 1.05
 ROUNDING = 1e-7
 FIRST, NEAR = 8, 4
 """Unless told, every loop is compared with 1 to `FIRST` steps, and with those from `NEAR` below its number up to it:
-all up to the loops would take minutes for 15 loops and half an hour for 30."""
+the cost of all up to the loops would grow with their cube."""
 
 
 @dataclass(frozen=True, kw_only=True)

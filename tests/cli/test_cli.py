@@ -157,7 +157,7 @@ def test_evaluate_prints_one_json_document_and_saves_it(call, folder):
     code, out, error = call("evaluate", folder, "--prompts", 8, "--json")
     assert (code, error) == (0, "")
     told = json.loads(out)
-    assert told["name"] == "as trained"
+    assert told["name"] == "as trained, 8 prompts"
     assert [curve["label"] for curve in told["by_examples"]][1:] == ["least squares", "averaging"]
     assert told["by_loops"]["x"] == list(range(1, 17))
     assert json.loads(Path(told["saved"]).read_text())["prompts"] == 8
@@ -179,6 +179,28 @@ def test_evaluate_on_other_tasks(call, folder):
     assert len(sized["by_loops"]["x"]) == 9
     assert len(sized["by_examples"][0]["x"]) == 5
     assert len(list((folder / "evaluations").iterdir())) == 3
+
+
+def test_another_evaluation_does_not_replace_the_usual_one(call, folder, refused, tmp_path):
+    def name(*arguments):
+        code, out, _ = call("evaluate", folder, "--json", *arguments)
+        assert code == 0
+        return json.loads(out)["name"]
+
+    trained = Run.open(folder).experiment
+    points, loops = trained.train.points, trained.model.loops
+    usual = ("--points", points, "--loops", loops, "--max-loops", 4 * loops, "--prompts", 1280, "--seed", 0)
+    assert name() == name(*usual) == "as trained"
+    sizes = ("--points", 5, "--loops", 7, "--max-loops", 9, "--prompts", 8, "--seed", 3)
+    assert name(*sizes) == "as trained, 5 points, 7 loops, up to 9 loops, 8 prompts, seed 3"
+    assert name("--prompts", 8, "--set", "task.noise=1") == "task.noise=1, 8 prompts"
+    files = sorted((folder / "evaluations").iterdir())
+    assert [json.loads(file.read_text())["prompts"] for file in files] == [1280, 8, 8]
+    assert "an evaluation needs a `name`" in refused("evaluate", folder, "--prompts", 8, "--name", "")
+    assert "`--scale` is that of the recipe in `--task`" in refused("evaluate", folder, "--scale", "cpu")
+    assert sorted((folder / "evaluations").iterdir()) == files
+    assert call("report", folder, "--out", tmp_path / "page.html", "--quiet")[0] == 0
+    assert "as trained, 5 points" in (tmp_path / "page.html").read_text()
 
 
 def test_errors_that_are_not_finite_are_null_in_json(call, folder):

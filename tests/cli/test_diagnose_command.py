@@ -68,7 +68,7 @@ def test_evaluate_under_shifts(run, capsys):
     assert call("evaluate", run, "--shift", "skewed", "--shift", "noisy", *sizes) == 0
     printed = json.loads(capsys.readouterr().out)
     assert "SkewedCovariance(), NoisyOutputs(std=1.0" in printed["task"]
-    assert printed["name"] == "skewed, noisy"
+    assert printed["name"] == "skewed, noisy, 5 points, 20 prompts"
     assert call("evaluate", run, "--shift", "orthogonal", *sizes) == 0
     assert json.loads(capsys.readouterr().out)["by_examples"][0]["x"] == [0, 1, 2]
     assert call("evaluate", run, "--shift", "scaled", *sizes) == 2
@@ -79,6 +79,6 @@ def test_a_run_on_a_shifted_task_is_evaluated_by_its_definition(tmp_path, capsys
     shifted = save(tmp_path / "shifted", CONFIG, Shifted(task=LinearRegression(d=3), shifts=(EqualQuery(),)))
     assert call("evaluate", shifted, "--prompts", 20, "--points", 5, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["name"] == "as trained"
+    assert printed["name"] == "as trained, 5 points, 20 prompts"
     curve = {one["label"]: one["mean"] for one in printed["by_examples"]}["least squares"]
     assert max(curve[1:]) < 1e-6, "every query is an example"

@@ -53,6 +53,19 @@ def test_where_there_are_no_results_those_of_looped_are_listed(capsys, tmp_path,
     assert "paper: holds" in json.loads(capsys.readouterr().out)["claims"]["yang24.fig2.fixed_point"]
 
 
+def test_results_here_come_before_those_of_looped_and_hide_no_others(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    claims = [{"id": "yang24.fig2.fixed_point", "verdict": "fails"}]
+    write_json(tmp_path / "results" / "yang24.fig2.paper.json", {"claims": claims})
+    with pytest.raises(SystemExit):
+        main(["list", "claims", "--json"])
+    lines = json.loads(capsys.readouterr().out)["claims"]
+    assert lines["yang24.fig2.fixed_point"].endswith("paper: fails]")
+    assert "cpu: " in lines["yang24.fig2.fixed_point"]
+    assert "paper: " in lines["yang24.fig10a.outperforms"]
+
+
 def test_a_claim_says_at_which_scales_it_holds(capsys, tmp_path):
     claims = [{"id": "yang24.fig3.tying_diverges", "verdict": "fails"}]
     write_json(tmp_path / "yang24.fig3.cpu.json", {"claims": claims})

@@ -5,6 +5,9 @@ import json
 import pytest
 
 from looped.cli import main
+from looped.cli.sweep import _headers, _picture
+from looped.papers import yang24
+from looped.training.points import Standing, point
 
 TINY = ["train.steps=4", "train.batch=2", "model.width=8", "model.heads=2", "train.log_every=2"]
 
@@ -41,6 +44,29 @@ def test_a_grid_is_trained_once_listed_and_reported(capsys, tmp_path):
     page = (tmp_path / "page.html").read_text()
     assert "4 points: 4 finished" in page
     assert all(row["hash"] in page for row in rows)
+
+
+def test_the_table_is_whole_at_80_columns(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    axes = ["model.loops,train.window=[4,2],[8,4]", "train.optimizer.learning_rate=0.001,0.00025", "task.noise=0,0.5"]
+    asked = ["sweep", "yang24.linear", *axes, "--seeds", 2, "--scale", "smoke", "--out", tmp_path, "--list"]
+    waiting = run(capsys, *asked).out
+    rows = json.loads(run(capsys, *asked, "--json").out)
+    for row in rows:
+        [line] = [line.split() for line in waiting.splitlines() if row["hash"] in line]
+        fields = ("model.loops", "train.window", "train.optimizer.learning_rate", "task.noise", "seed")
+        assert [float(word) for word in line[1:6]] == [row[name] for name in fields]
+        assert line[6:] == ["waiting", f"0/{row['train.steps']}"]
+    assert "…" not in waiting
+    assert max(map(len, waiting.splitlines())) <= 80
+
+
+def test_finished_points_have_no_steps_and_fields_that_end_alike_their_whole_names():
+    assert _headers(["model.loops", "train.window", "a.b.learning_rate"]) == ["loops", "window", "learning_\nrate"]
+    assert _headers(["model.width", "other.width"]) == ["model.\nwidth", "other.\nwidth"]
+    done = Standing(status="finished", step=5, metrics={"loss": 0.5, "error": 0.25})
+    shown = [column.header for column in _picture([point(yang24.linear("smoke"))], [done], 1).columns]
+    assert shown == ["run", "status", "loss", "error"]
 
 
 def test_a_file_names_recipe_fields_and_seeds_and_the_command_line_adds(capsys, tmp_path):

@@ -9,7 +9,7 @@ from looped.constructions.gradient_descent import (
     vector_descent,
 )
 from looped.constructions.newton import NUM_BEFORE, newton_loop
-from looped.evaluation.identify import answers_of, identify, levenberg
+from looped.evaluation.identify import _searched, answers_of, identify, levenberg
 from looped.functional import kernels
 from looped.models.decoder import DecoderConfig
 from looped.prompt import Prompt
@@ -48,6 +48,14 @@ def test_newton_is_found_with_its_step_count():
     for loop in loops[NUM_BEFORE:]:
         assert (loop.best.algorithm, loop.best.steps) == ("Newton", loop.loop - NUM_BEFORE)
         assert loop.best.distance < 1e-6
+
+
+def test_steps_are_searched_from_one_and_near_the_loop():
+    assert _searched(2, 3, None) == [1, 2, 3]
+    assert _searched(2, 30, None) == [*range(1, 9)]
+    assert _searched(10, 30, None) == [*range(1, 11)]
+    assert _searched(30, 30, None) == [*range(1, 9), *range(26, 31)]
+    assert _searched(30, 30, 12) == [*range(1, 13)]
 
 
 def test_functional_and_preconditioned_descent_are_found():
@@ -92,7 +100,7 @@ def test_levenberg_solves_a_curved_valley_and_gives_up_on_nothing_finite():
 def test_errors():
     with pytest.raises(ValueError, match="answers a vector"):
         found(vector_descent(d=D, rates=[0.1]))
-    for name, value in {"points": 2, "prompts": 4, "max_steps": 0}.items():
+    for name, value in {"points": 2, "loops": 0, "prompts": 4, "max_steps": 0}.items():
         options = {"points": 9, "prompts": 32, name: value}
         with pytest.raises(ValueError, match=f"`{name}` must be at least"):
             identify(looped_descent(d=D, n=N, loops=1, rate=0.1), TASK, **options)

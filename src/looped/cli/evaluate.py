@@ -40,6 +40,8 @@ from looped.recipes import experiment as find_experiment
 from looped.tasks.shifts import Shifted
 from looped.training.run import Run
 
+PROMPTS = 1280
+
 
 def evaluate(
     run: Annotated[str, typer.Argument(help=RUN)],
@@ -53,13 +55,15 @@ def evaluate(
     points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
     loops: Annotated[int | None, typer.Option(help="Loops behind the curve by examples; default as trained.")] = None,
     max_loops: Annotated[int | None, typer.Option(help="Last loop of the curve by loops; default 4x trained.")] = None,
-    prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = 1280,
+    prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = PROMPTS,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
     all_baselines: Annotated[
         bool,
         typer.Option("--all-baselines", help="Also those that take minutes, at about ten positions; kept for later."),
     ] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the evaluation in the run folder and the report.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Its title in the run folder and the report; default what is not usual.")
+    ] = None,
     best: Best = False,
     code: Code = None,
     device: Device = "auto",
@@ -74,7 +78,10 @@ def evaluate(
     """
     opened = Run.open(run, handed_over(code))
     experiment = opened.experiment
-    changed = bool(task or set_ or shift)
+    if scale is not None and task is None:
+        raise ValueError(
+            f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
+        )
     shifts = [read_shift(one) for one in shift or []]
     judged = find_experiment(task, scale).task if task else experiment.task
     stray = [setting for setting in set_ or [] if not setting.startswith("task.")]
@@ -106,14 +113,31 @@ def evaluate(
             seed=seed,
             baselines=baselines,
         )
-    about = ", ".join(filter(None, [task, *(set_ or []), *(shift or [])])) if changed else "as trained"
-    title = name or (f"{about}, best weights" if best else about)
+    changed = [*filter(None, [task]), *(set_ or []), *(shift or [])] or ["as trained"]
+    usual = None
+    with contextlib.suppress(ValueError):  # a damaged record matters only to those who do not say `--points`
+        usual = usual_points(opened, judged.d)
+    sizes = _sizes(result, points=points, usual=usual, max_loops=max_loops, seed=seed)
+    title = ", ".join([*changed, *["best weights"] * best, *sizes]) if name is None else name
     saved = None if opened.kept else save_evaluation(opened, title, result)
     if json:
         print_json({"run": run, "name": title, "saved": saved and str(saved), **result.to_data()})
     elif not quiet:
         messages.print(table(result, title))
         say(NOT_SAVED if saved is None else f"Saved in {saved}. Next: looped report {opened.path}{handing_over(code)}")
+
+
+def _sizes(result: Evaluation, *, points: int, usual: int | None, max_loops: int | None, seed: int) -> list[str]:
+    """What sets an evaluation apart from the usual one, so that it does not replace it."""
+    trained, loops = result.trained_loops, result.loops
+    told = {
+        f"{points} points": points != usual,
+        f"{loops} loops": loops != trained,
+        f"up to {max_loops} loops": max_loops not in (None, max(loops, 4 * trained)),
+        f"{result.prompts} prompts": result.prompts != PROMPTS,
+        f"seed {seed}": seed != 0,
+    }
+    return [text for text, differs in told.items() if differs]
 
 
 @contextlib.contextmanager

@@ -7,9 +7,22 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from looped.cli.common import NOT_SAVED, RUN, Best, Code, Device, Json, Quiet, messages, pick_device, print_json, say
+from looped.cli.common import (
+    NOT_SAVED,
+    RUN,
+    Best,
+    Code,
+    Device,
+    Json,
+    Quiet,
+    messages,
+    pick_device,
+    print_json,
+    say,
+    usual_points,
+)
 from looped.cli.train import handed_over
-from looped.evaluation.identify import Identification
+from looped.evaluation.identify import NEAR, Identification
 from looped.evaluation.identify import identify as find
 from looped.files import finite, write_json
 from looped.training.run import Run
@@ -20,7 +33,7 @@ def identify(
     points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
     loops: Annotated[int | None, typer.Option(help="Last loop to look at; default as trained.")] = None,
     max_steps: Annotated[
-        int | None, typer.Option(help="Most steps of an algorithm; default the loops, up to 8.")
+        int | None, typer.Option(help="Try 1 to N steps of an algorithm; default 1 to 8, and those near the loop.")
     ] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts: half to fit, half to judge.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
@@ -38,12 +51,10 @@ def identify(
     Example: `looped identify runs/cheng24.exp-1a2b3c4d5e --max-steps 6`
     """
     opened = Run.open(run, handed_over(code))
-    experiment = opened.experiment
-    points = (
-        points if points is not None else (experiment.train.points if experiment.train else 2 * experiment.task.d + 1)
-    )
+    task = opened.experiment.task
+    points = usual_points(opened, task.d) if points is None else points
     model = opened.model(pick_device(device), best=best)
-    found = find(model, experiment.task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
+    found = find(model, task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
     data = finite({"run": run, "weights": "best" if best else "last", **found.to_data()})
     if not opened.kept:
         write_json(opened.path / "identify.json", data)
@@ -75,5 +86,8 @@ def table(found: Identification) -> Table:
             f"{best.low:.2g} .. {best.high:.2g}",
             "" if second is None else f"{second.algorithm} {second.distance:.2g}",
         )
-    rows.caption = "distance: 0 is the same function, 1 as far as answering 0"
+    first, last = found.loops[0].searched, found.loops[-1].searched
+    near = "" if first == last else f", and from {NEAR} below the loop's number up to it"
+    steps = f"steps searched: {first[0]} to {first[-1]}{near}"
+    rows.caption = f"distance: 0 is the same function, 1 as far as answering 0\n{steps}"
     return rows

@@ -47,12 +47,13 @@ def list_all(
     """What there is: recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
 
     Models are the kept ones, which every command takes by name; with --json their numbers are apart.
-    A figure's line also says how many claims it checks, and at which scales DIR has it, with how many of them hold; a
-    claim's line says at which scales it holds and at which it fails.
+    A figure's line also says how many claims it checks, and at which scales there is a result, with how many of them
+    hold; a claim's line says at which scales it holds and at which it fails. Without --results, those of the folder
+    `results` here come before those kept with looped.
 
     Example: `looped list recipes`
     """
-    folder = _results() if results is None else results_folder(results)
+    folders = _results() if results is None else [results_folder(results)]
     # each is made only when it is asked for: one damaged file must not hide the other lists
     known: dict[str, Callable[[], dict[str, Any]]] = {
         "recipes": lambda: {name: _line(recipe) for name, recipe in recipes().items()},
@@ -62,8 +63,8 @@ def list_all(
         "models": lambda: {name: summary(path) for name, path in kept_models().items()},
         "theorems": lambda: {name: one.statement for name, one in theorems().items()},
         "constructions": lambda: {name: _line(build) for name, build in READY.items()},
-        "figures": lambda: _figures(folder),
-        "claims": lambda: _claims(folder),
+        "figures": lambda: _figures(folders),
+        "claims": lambda: _claims(folders),
     }
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
@@ -81,10 +82,15 @@ def list_all(
         console.print(rows)
 
 
-def _results() -> Path:
-    """The folder `results` here; where there is none, the results kept with looped."""
-    here, own = Path("results"), own_results()
-    return own if own is not None and not here.is_dir() else here
+def _results() -> list[Path]:
+    """The folder `results` here, then the results kept with looped."""
+    return [Path("results"), *filter(None, [own_results()])]
+
+
+def _file(folders: list[Path], name: str, scale: str) -> Path:
+    """A figure's result at a scale in the first folder that has it; where none has, in the first."""
+    files = [folder / f"{name}.{scale}.json" for folder in folders]
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def model_line(facts: dict[str, Any]) -> str:
@@ -103,12 +109,12 @@ def _number(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.3g}"
 
 
-def _figures(results: Path) -> dict[str, str]:
+def _figures(folders: list[Path]) -> dict[str, str]:
     """Title, number of claims, and the scales of which results are kept, for every figure."""
     lines = {}
     for name, figure in figures().items():
         count = len(figure.claims)
-        kept = [_kept(results / f"{name}.{scale}.json", figure, scale) for scale in figure.settings]
+        kept = [_kept(_file(folders, name, scale), figure, scale) for scale in figure.settings]
         shown = ", ".join(one for one in kept if one) or "none"
         lines[name] = f"{figure.title} ({count} claim{'s' * (count != 1)}; results: {shown})"
     return lines
@@ -123,11 +129,11 @@ def _kept(path: Path, figure: Figure, scale: str) -> str:
     return f"{scale} {verdicts.count('holds')}/{len(verdicts)}{old}" if verdicts else f"{scale}{old}"
 
 
-def _claims(results: Path) -> dict[str, str]:
+def _claims(folders: list[Path]) -> dict[str, str]:
     """What each claim says, and its verdict at every scale of which results are kept."""
     lines = {}
     for name, figure in figures().items():
-        found = {scale: _verdicts(results / f"{name}.{scale}.json") for scale in figure.settings}
+        found = {scale: _verdicts(_file(folders, name, scale)) for scale in figure.settings}
         for claim in figure.claims:
             judged = [f"{scale}: {one[claim.id]}" for scale, one in found.items() if claim.id in one]
             lines[claim.id] = f"{claim.statement} [{'; '.join(judged) or 'no result kept'}]"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -180,7 +181,7 @@ def live_table(asked: Sequence[Point], *, quiet: bool) -> Iterator[Tell]:
 
 
 def _picture(asked: Sequence[Point], stands: Sequence[Standing], most: int) -> Table:
-    """The points, or those of most interest, with the fields in which they differ."""
+    """The points, or those of most interest, with the fields in which they differ; steps until all are done."""
     counts = Counter(one.status for one in stands)
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
     first = sorted(range(len(asked)), key=lambda index: INTEREST.index(stands[index].status))[:most]
@@ -188,13 +189,26 @@ def _picture(asked: Sequence[Point], stands: Sequence[Standing], most: int) -> T
     varied = [name for name in names if len({str(point.fields.get(name)) for point in asked}) > 1]
     title = f"{asked[0].experiment.name}, {len(asked)} points: {said}"
     rows = Table(title=escape(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in ("run", *varied, "status", "step", "loss", "error"):
-        rows.add_column(escape(name), no_wrap=True)
+    done = all(one.status == "finished" for one in stands)
+    rows.add_column("run", no_wrap=True)
+    for name in _headers(varied):
+        rows.add_column(escape(name), overflow="fold")
+    rows.add_column("status", overflow="fold")
+    for name in (*["step"] * (not done), "loss", "error"):
+        rows.add_column(name, no_wrap=True)
     for index in sorted(first):
         point, one = asked[index], stands[index]
         step = max(one.step, int(one.metrics.get("step", 0))) if one.status == "running" else one.step
         numbers = [f"{one.metrics[key]:.4f}" if key in one.metrics else "" for key in ("loss", "error")]
         status = f"[{COLOURS.get(one.status, 'yellow')}]{one.status}[/]" + (f", {one.lost} lost" if one.lost else "")
         values = [escape(str(point.fields.get(name, ""))) for name in varied]
-        rows.add_row(point.path.name.rpartition("-")[2], *values, status, f"{step}/{point.steps}", *numbers)
+        steps = [] if done else [f"{step}/{point.steps}"]
+        rows.add_row(point.path.name.rpartition("-")[2], *values, status, *steps, *numbers)
     return rows
+
+
+def _headers(names: Sequence[str]) -> list[str]:
+    """The last word of every field, or all of it where two end alike, in lines short enough for a narrow terminal."""
+    ends = Counter(name.rpartition(".")[2] for name in names)
+    short = [end if ends[end := name.rpartition(".")[2]] == 1 else name for name in names]
+    return [re.sub(r"([._])", r"\1\n", name) for name in short]

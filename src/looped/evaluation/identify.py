@@ -20,12 +20,16 @@ from torch.autograd.functional import jvp
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
 from looped.models.base import LoopedModel, only_pairs
+from looped.models.loop import check_loops
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 
 SLACK = 1.05
 """A simpler algorithm is preferred when its distance is at most this many times the least, plus `ROUNDING`."""
 ROUNDING = 1e-7
+FIRST, NEAR = 8, 4
+"""Unless told, every loop is compared with 1 to `FIRST` steps, and with those from `NEAR` below its number up to it:
+the cost of all up to the loops would grow with their cube."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,8 @@ class Loop:
 
     loop: int
     """How many loops were applied."""
+    searched: list[int]
+    """The step counts that were tried."""
     best: Match | None
     """The simplest algorithm among the nearest; None where the model still answers 0."""
     others: list[Match]
@@ -96,18 +102,20 @@ def identify(
     seed: int = 0,
     level: float = 0.9,
 ) -> Identification:
-    """Compare every loop up to `loops` with up to `max_steps` steps of every algorithm, in float64.
+    """Compare every loop up to `loops` with 1 to `max_steps` steps of every algorithm, in float64.
+
+    Unless `max_steps` is given, with 1 to 8 steps, and with the steps from 4 below the loop's number up to it.
 
     distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
     """
     loops = model.config.loops if loops is None else loops
+    check_loops(loops)
     if points < 3:
         raise ValueError(f"`points` must be at least 3, two examples and a query; got {points}.")
     if prompts < 8:
         raise ValueError(f"`prompts` must be at least 8, half to fit and half to judge; got {prompts}.")
-    steps = min(loops, 8) if max_steps is None else max_steps
-    if steps < 1:
-        raise ValueError(f"`max_steps` must be at least 1; got {steps}.")
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
     model = model.double()
     device = next(iter(model.parameters())).device
     drawn = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
@@ -117,7 +125,7 @@ def identify(
     found = []
     for loop, answers in enumerate(answers_of(model, prompt, loops), 1):
         try:
-            found.append(_identify(loop, prompt, answers, steps, level, seed))
+            found.append(_identify(loop, prompt, answers, _searched(loop, loops, max_steps), level, seed))
         except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
             raise ValueError(
                 "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme scale. "
@@ -139,15 +147,22 @@ def answers_of(model: LoopedModel, prompt: Prompt, loops: int) -> list[Answers]:
     return [Answers(one.detach(), zero if slope is None else slope) for one, slope in zip(kept, gradients, strict=True)]
 
 
-def _identify(loop: int, prompt: Prompt, answers: Answers, steps: int, level: float, seed: int) -> Loop:
+def _searched(loop: int, loops: int, max_steps: int | None) -> list[int]:
+    """The step counts to try for a loop, fewest first."""
+    if max_steps is not None:
+        return list(range(1, max_steps + 1))
+    return sorted({*range(1, min(loops, FIRST) + 1), *range(max(1, loop - NEAR), loop + 1)})
+
+
+def _identify(loop: int, prompt: Prompt, answers: Answers, searched: list[int], level: float, seed: int) -> Loop:
     half = len(prompt.xs) // 2
     fit, judge = (_half(prompt, answers, part) for part in (slice(half), slice(half, None)))
     if min(*fit.sizes, *judge.sizes) == 0 or not all(map(math.isfinite, (*fit.sizes, *judge.sizes))):
-        return Loop(loop=loop, best=None, others=[])
+        return Loop(loop=loop, searched=searched, best=None, others=[])
     matches: list[Match] = []
     descents: list[Match] = []
     for algorithm in ALGORITHMS:
-        counts = range(1, steps + 1) if algorithm.iterates else [0]
+        counts = searched if algorithm.iterates else [0]
         tried = [_match(algorithm, count, fit, judge, level, seed) for count in counts]
         known = [one for one in tried if one is not None and _finite(one)]
         matches += _simplest(known)
@@ -156,8 +171,9 @@ def _identify(loop: int, prompt: Prompt, answers: Answers, steps: int, level: fl
     tried = [_preconditioned(one, fit, judge, level, seed) for one in descents]
     matches += _simplest([one for one in tried if _finite(one)])
     if not matches:
-        return Loop(loop=loop, best=None, others=[])
-    return Loop(loop=loop, best=_simplest(matches)[0], others=sorted(matches, key=lambda one: one.distance))
+        return Loop(loop=loop, searched=searched, best=None, others=[])
+    nearest = sorted(matches, key=lambda one: one.distance)
+    return Loop(loop=loop, searched=searched, best=_simplest(matches)[0], others=nearest)
 
 
 def _finite(match: Match) -> bool:

@@ -461,7 +461,7 @@ def test_no_run_folder_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"has no checkpoint\. Train it first"):
         run.model()
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(ValueError, match=r"cannot be written \(Not a directory\)\. Name another folder"):
         train(experiment(), out=tmp_path / "file")
 
 

@@ -205,6 +205,7 @@ def summary(path: Path) -> dict[str, Any]:
         "errors": errors,
         "device": origin.get("device"),
         "seconds": origin.get("train_seconds"),
+        "step": origin.get("weights_of_step"),
     }
 
 

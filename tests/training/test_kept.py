@@ -400,6 +400,7 @@ def test_the_best_weights_are_kept_as_such_and_stand_for_no_training(store, tmp_
     (run.path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     made = Run.open(keep(run, name="best", best=True, out=store, **FEW))
     assert (made.steps, made.provenance()["weights_of_step"]) == ([4], 4)
+    assert "weights of step 4" in model_line(summary(made.path))
     for name, value in run.model(best=True).state_dict().items():
         assert torch.equal(made.model().state_dict()[name], value)
     assert any(

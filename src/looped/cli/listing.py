@@ -102,7 +102,8 @@ def model_line(facts: dict[str, Any]) -> str:
     told = "; ".join(f"error after {loops} loops {', '.join(texts)}" for loops, texts in errors.items())
     seconds = facts["seconds"]
     trained = f"trained in {seconds:.0f} s on {facts['device']}" if seconds else f"made on {facts['device']}"
-    return f"{facts['task']}, {facts['parameters']:,} parameters, {facts['loops']} loops; {told}; {trained}"
+    earlier = f", weights of step {facts['step']:,}" if facts["step"] else ""
+    return f"{facts['task']}, {facts['parameters']:,} parameters, {facts['loops']} loops; {told}; {trained}{earlier}"
 
 
 def _number(value: float | None) -> str:

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import looped
+from looped.cli.listing import model_line
 from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig, hash_of

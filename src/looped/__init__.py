@@ -1,6 +1,7 @@
 """The laboratory for transformers that learn by looping."""
 
 import os
+from typing import TYPE_CHECKING
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -16,6 +17,9 @@ from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.tasks.task import Task
 from looped.training.run import Run, load
 from looped.training.trainer import train
+
+if TYPE_CHECKING:
+    from looped.estimator import InContextRegressor as InContextRegressor
 
 __version__ = "0.1.0"
 
@@ -41,3 +45,12 @@ __all__ = [
     "train",
     "unroll",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`InContextRegressor`, imported when it is asked for; not in `__all__`, since it needs scikit-learn."""
+    if name == "InContextRegressor":
+        from looped.estimator import InContextRegressor
+
+        return InContextRegressor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
@@ -41,6 +41,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
     answers averaged. random_state: chooses the subsets; the same ones for every row asked about.
     """
 
+    @no_type_check  # scikit-learn wants anything taken here, and judged in `fit`
     def __init__(
         self,
         model: str | Path | LoopedModel = "yang24.linear",
@@ -85,7 +86,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
             constant = deviation <= 10 * np.finfo(np.float64).eps * abs(self._mean)
             trained = 1.0 if experiment is None else experiment.task.label_variance**0.5
             self._unit = 0.0 if constant else deviation / trained
-        self._xs = self._scaler.transform(X)
+        self._xs = np.asarray(self._scaler.transform(X))
         self._ys = (y - self._mean) / (self._unit or 1.0)
         self._subsets = self._drawn(len(y))
         return self
@@ -93,7 +94,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The model's answer to every row, in the units of y."""
         check_is_fitted(self)
-        X = self._scaler.transform(validate_data(self, X, dtype=np.float64, reset=False))
+        X = np.asarray(self._scaler.transform(validate_data(self, X, dtype=np.float64, reset=False)))
         xs, ys, queries = (self._tensor(one) for one in (self._xs, self._ys, X))
         total = np.zeros(len(X))
         for rows in self._subsets:

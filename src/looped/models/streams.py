@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -60,7 +61,7 @@ def _two_streams(batch: int, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool
     return torch.stack((plain, asked)).unflatten(1, (-1, batch)).transpose(0, 1).flatten(0, 2)
 
 
-def can_share(model: object) -> bool:
+def can_share(model: object) -> TypeGuard[LoopedDecoder]:
     """Whether `answer_all` is exact for a model: a decoder that gets its positions with the prompt, not by counting."""
     if not isinstance(model, LoopedDecoder) or model.positions.ndim != 2:
         return False

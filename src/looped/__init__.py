@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
@@ -23,6 +24,9 @@ except KeyboardInterrupt:
     if os.path.splitext(os.path.basename(sys.argv[0]))[0] not in ("looped", "-m"):
         raise
     sys.exit("looped: stopped.")
+
+if TYPE_CHECKING:
+    from looped.estimator import InContextRegressor as InContextRegressor
 
 __version__ = "0.1.0"
 
@@ -48,3 +52,12 @@ __all__ = [
     "train",
     "unroll",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """`InContextRegressor`, imported when it is asked for; not in `__all__`, since it needs scikit-learn."""
+    if name == "InContextRegressor":
+        from looped.estimator import InContextRegressor
+
+        return InContextRegressor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

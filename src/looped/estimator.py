@@ -1,0 +1,184 @@
+"""A model as a predictor with scikit-learn's interface: its examples are the training rows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, no_type_check
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from looped.experiment import Experiment
+from looped.models.algoformer import AlgoFormerConfig
+from looped.models.base import LoopedModel
+from looped.models.decoder import DecoderConfig
+from looped.models.loop import check_loops
+from looped.models.streams import answer_all, can_share
+from looped.prompt import Prompt
+from looped.training.run import Run
+
+try:
+    from sklearn.base import BaseEstimator, RegressorMixin
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.utils import check_random_state
+    from sklearn.utils.validation import check_is_fitted, validate_data
+except ImportError:
+    raise ImportError("InContextRegressor needs scikit-learn: pip install 'looped[baselines]'") from None
+
+
+class InContextRegressor(RegressorMixin, BaseEstimator):
+    """Regression by a trained model that reads the training rows as its prompt; no weight is changed.
+
+    `fit` stores the rows, without a gradient step; `predict` shows them to the model, then the row asked about. The
+    answers are as good as the functions that the model was trained on are like yours.
+
+    model: a kept model's name, a run folder, or a model. loops: as trained where None. standardize: give every column
+    mean 0 and variance 1, and y the variance that the model was trained with (1 where that is not known). batch: rows
+    answered at once. contexts: with more rows than the model takes, how many random subsets of them are shown, their
+    answers averaged. random_state: chooses the subsets; the same ones for every row asked about.
+    """
+
+    @no_type_check  # scikit-learn wants anything taken here, and judged in `fit`
+    def __init__(
+        self,
+        model: str | Path | LoopedModel = "yang24.linear",
+        *,
+        loops: int | None = None,
+        standardize: bool = True,
+        batch: int = 256,
+        device: str = "cpu",
+        random_state: Any = 0,
+        contexts: int = 8,
+    ):
+        self.model = model
+        self.loops = loops
+        self.standardize = standardize
+        self.batch = batch
+        self.device = device
+        self.random_state = random_state
+        self.contexts = contexts
+
+    def fit(self, X: Any, y: Any) -> InContextRegressor:
+        """Store the examples as the model will read them."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        for name, value in {"batch": self.batch, "contexts": self.contexts}.items():
+            if value < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        if self.loops is not None:
+            check_loops(self.loops)
+        self.model_, experiment = self._opened()
+        _check_model(self.model_)
+        d = _width(self.model_)
+        if X.shape[1] > d:
+            raise ValueError(
+                f"`X` may have at most {d} features, the d of this model; got {X.shape[1]}. Choose some, reduce them "
+                f"(sklearn.decomposition.PCA({d})), or take a model of a larger d."
+            )
+        self.max_examples_ = _max_examples(self.model_, experiment)
+        self._scaler = StandardScaler(with_mean=self.standardize, with_std=self.standardize).fit(X)
+        self._mean, self._unit = 0.0, 1.0
+        if self.standardize:
+            self._mean, deviation = float(y.mean()), float(y.std())
+            # a constant y is answered by itself, whatever the model makes of labels that are all zero
+            constant = deviation <= 10 * np.finfo(np.float64).eps * abs(self._mean)
+            trained = 1.0 if experiment is None else experiment.task.label_variance**0.5
+            self._unit = 0.0 if constant else deviation / trained
+        self._xs = np.asarray(self._scaler.transform(X))
+        self._ys = (y - self._mean) / (self._unit or 1.0)
+        self._subsets = self._drawn(len(y))
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The model's answer to every row, in the units of y."""
+        check_is_fitted(self)
+        X = np.asarray(self._scaler.transform(validate_data(self, X, dtype=np.float64, reset=False)))
+        xs, ys, queries = (self._tensor(one) for one in (self._xs, self._ys, X))
+        total = np.zeros(len(X))
+        for rows in self._subsets:
+            answers = [self._answers(xs[rows], ys[rows], part) for part in queries.split(self.batch)]
+            total += torch.cat(answers).double().cpu().numpy()
+        if not np.isfinite(total).all():
+            raise ValueError(
+                f"{(~np.isfinite(total)).sum()} of {len(total)} predictions are not finite: the loops diverge. Use "
+                "fewer `loops`, or `standardize=True`."
+            )
+        return self._mean + self._unit * total / len(self._subsets)
+
+    @torch.no_grad()
+    def _answers(self, xs: Tensor, ys: Tensor, queries: Tensor) -> Tensor:
+        """What the model says to each query after all examples."""
+        if can_share(self.model_):
+            return answer_all(self.model_, xs, ys, queries, loops=self.loops)
+        return self.model_(_prompt(xs, ys, queries), loops=self.loops)[-1][:, -1]
+
+    def _opened(self) -> tuple[LoopedModel, Experiment | None]:
+        """The model, loaded or copied, so that nobody else's is moved to another device; and what it was trained on."""
+        if isinstance(self.model, LoopedModel):
+            return copy.deepcopy(self.model).to(self.device).eval(), None
+        if not isinstance(self.model, (str, Path)):
+            raise ValueError(
+                f"`model` must be a kept model's name, a run folder or a LoopedModel; got {type(self.model).__name__}."
+            )
+        run = Run.open(self.model)
+        return run.model(self.device), run.experiment
+
+    def _drawn(self, n: int) -> list[np.ndarray]:
+        """The rows of each context: all of them, or random subsets of as many as the model takes, in their order."""
+        most = self.max_examples_
+        if most is None or n <= most:
+            return [np.arange(n)]
+        random = check_random_state(self.random_state)
+        return [np.sort(random.choice(n, most, replace=False)) for _ in range(self.contexts)]
+
+    def _tensor(self, values: np.ndarray) -> Tensor:
+        """On the model's device, in its precision; missing features are zero."""
+        weight = next(self.model_.parameters(), torch.empty(0, dtype=torch.float64))
+        found = torch.tensor(values, dtype=weight.dtype, device=self.device)
+        missing = _width(self.model_) - found.shape[-1] if found.ndim == 2 else 0
+        return torch.nn.functional.pad(found, (0, missing))
+
+
+def _prompt(xs: Tensor, ys: Tensor, queries: Tensor) -> Prompt:
+    """A prompt for each query: all examples, then the query with a label of 0, which is not read."""
+    count = len(queries)
+    each = torch.cat([xs.expand(count, -1, -1), queries[:, None]], 1)
+    return Prompt(each, torch.cat([ys.expand(count, -1), ys.new_zeros(count, 1)], 1))
+
+
+def _width(model: LoopedModel) -> int:
+    """The dimension of x that a model reads."""
+    d = getattr(model.config, "d", None)
+    if not isinstance(d, int):
+        raise ValueError(f"{type(model).__name__} does not say what x it reads. Give its config a field `d`.")
+    return d
+
+
+def _check_model(model: LoopedModel) -> None:
+    """Refuse what does not answer with one number from the pairs before it, seen on a prompt of zeros."""
+    weight = next(model.parameters(), torch.empty(0, dtype=torch.float64))
+    zeros = torch.zeros(2, _width(model), dtype=weight.dtype, device=weight.device)
+    with torch.no_grad():
+        shape = tuple(model(_prompt(zeros[:1], zeros[:1, 0], zeros[1:]), loops=1)[-1].shape)
+    hidden = getattr(model.config, "hide_label", True)
+    if not hidden or shape not in ((1, 1), (1, 2)) or (shape == (1, 2) and not model.causal):
+        raise ValueError(
+            f"this {type(model).__name__} does not answer each query with one number from the pairs before it. Use a "
+            "causal model of pairs, such as a LoopedDecoder, or one that reads the last pair as its query."
+        )
+
+
+def _max_examples(model: LoopedModel, experiment: Experiment | None) -> int | None:
+    """The most examples before a query: those it was trained on, or has positions for; None for any number."""
+    return min(_limits(model, experiment), default=None)
+
+
+def _limits(model: LoopedModel, experiment: Experiment | None) -> Iterator[int]:
+    if experiment is not None and experiment.train is not None:
+        yield experiment.train.points - 1
+    if isinstance(model.config, (DecoderConfig, AlgoFormerConfig)):
+        yield model.config.positions // 2 - 1  # two tokens a pair
+    elif positions := getattr(model.config, "positions", 0):
+        yield positions

@@ -25,7 +25,7 @@ from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression
 from looped.training import grid, kept
 from looped.training.grid import train_grid, train_variants
-from looped.training.run import Checkpoint, Run, save_model
+from looped.training.run import Checkpoint, Run, digest, save_model
 from looped.training.trainer import train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -372,6 +372,9 @@ def test_training_starts_from_a_kept_model_but_does_not_go_on_in_it(run, store, 
     first = train(replace(TINY, train=replace(TINY.train, start=str(run.path), steps=1, average=None)), out=tmp_path)
     for name, value in started.latest().part("model").items():
         assert torch.equal(value, first.latest().part("model")[name]), name
+    # the name alone does not say which weights it meant, the record does
+    assert started.provenance()["start"] == first.provenance()["start"] == digest(run.model().state_dict())
+    assert "start" not in run.provenance()
     with pytest.raises(ValueError, match=r"there is no run folder nowhere.*or name a kept model\. Valid: tiny\.linear"):
         train(replace(TINY, train=replace(TINY.train, start="nowhere")), out=tmp_path)
     train(TINY, folder=store / "tiny.linear")  # it is finished: nothing is to be done

@@ -323,7 +323,9 @@ def test_a_start_gives_its_weights_and_is_not_needed_again(tmp_path):
     with pytest.raises(Interrupted):
         train(config, out=tmp_path / "parts", progress=stop_at(5))
     shutil.rmtree(first.path)
-    assert_same_run(train(config, out=tmp_path / "parts"), whole)
+    resumed = train(config, out=tmp_path / "parts")
+    assert_same_run(resumed, whole)
+    assert resumed.provenance()["start"] == whole.provenance()["start"]
 
 
 def test_a_start_that_is_no_run_or_does_not_fit_is_refused(tmp_path):

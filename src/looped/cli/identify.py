@@ -70,7 +70,7 @@ def table(found: Identification) -> Table:
     rows = Table(title=f"{found.prompts} prompts of {found.examples} examples, {found.level:.0%} intervals")
     for column in ("loop", "algorithm", "steps", "parameters", "distance", "interval", "runner-up"):
         right = column in ("loop", "steps", "distance")
-        rows.add_column(column, justify="right" if right else "left", no_wrap=column == "algorithm")
+        rows.add_column(column, justify="right" if right else "left", overflow="fold")
     for one in found.loops:
         if one.best is None:
             rows.add_row(str(one.loop), "answers 0, or nothing finite", "", "", "", "", "")

@@ -56,9 +56,10 @@ def verify(
 
 def table(rows: list[Row]) -> Table:
     """One line a row: what was measured against which bound."""
-    lines = Table(title=f"{len(rows)} rows")
+    lines = Table(title=f"{len(rows)} rows", box=None, padding=(0, 2, 0, 0))
     for column in ("name", "form", "measured", "bound", "margin", "verdict", "seconds"):
-        lines.add_column(column, justify="right" if column in ("measured", "bound", "margin", "seconds") else "left")
+        right = column in ("measured", "bound", "margin", "seconds")
+        lines.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column == "name")
     for row in rows:
         verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
         numbers = (f"{row.measured:.3g}", f"{row.bound:.3g}", f"{row.margin:.3g}")

@@ -25,7 +25,7 @@ from looped.training.engine import Now, Plain, check_engine, choose
 from looped.training.kept import locate, refuse_training
 from looped.training.optim import Optimizers
 from looped.training.pieces import follow
-from looped.training.run import Checkpoint, Run, load_weights, read_checkpoint
+from looped.training.run import Checkpoint, Run, digest, load_weights, read_checkpoint
 from looped.training.stopping import Interrupted, stop_signals, writing
 from looped.training.threads import check_threads
 from looped.training.threads import threads as with_threads
@@ -211,6 +211,9 @@ class Trainer:
         self.stacked = len(runs) > 1
         # bfloat16 is the precision of the passes; everything else stays in float32
         self.dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
+        # `train.start` is a name: which weights it meant is part of what the run records
+        known = self.runs[0].provenance() if self.runs[0].steps else {}
+        self.began: dict[str, Any] = {key: value for key, value in known.items() if key == "start"}
         models = [self._build(seed) for seed in self.seeds]
         self.model = stack(models) if self.stacked else models[0]
         self.engine, self.passes = choose(self, engine)
@@ -377,7 +380,8 @@ class Trainer:
             own = {name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()}
             tensors = {**own, "sums": self.sums[:, index], "generator": self.generators[index].get_state()}
             with writing(run):
-                run.save_provenance(self.device, self.spent, models_in_one_batch=len(self.runs), ranks=self.team.size)
+                batch = {"models_in_one_batch": len(self.runs), "ranks": self.team.size}
+                run.save_provenance(self.device, self.spent, **batch, **self.began)
                 run.save(Checkpoint(self.done, finished, tensors, together))
         for run in self.runs:  # only now: until all have the new one, all have an old one in common
             with writing(run):
@@ -418,6 +422,7 @@ class Trainer:
             model = self.experiment.model.build()
         if self.config.start is not None and not self.runs[0].steps:
             load_weights(model, locate(self.config.start))
+            self.began = {"start": digest(model.state_dict())}
         return model.to(self.device, self.dtype).train()
 
     def _sample(self, now: Now, index: int) -> AnyPrompt:

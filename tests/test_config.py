@@ -216,6 +216,8 @@ HOSTILE = [
     "looped.no_such_module:Thing",
     "looped.config:no_such_name",
     "looped.__main__:main",
+    "looped.cli:main",
+    "looped.cli.train:train",
     "looped.:encode",
     "looped..config:encode",
     "looped.config:",

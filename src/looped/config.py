@@ -160,7 +160,9 @@ def _resolve(name: Any, where: str, code: Mapping[str, Any] | None) -> Any:
             thing = getattr(thing, part)
     except (ImportError, AttributeError):
         raise ValueError(f"`{where}` names `{name}`, which this version of looped does not have.") from None
-    if getattr(thing, "__module__", None) != module or not (inspect.isclass(thing) or inspect.isfunction(thing)):
+    command = module.split(".")[1:2] in (["cli"], ["__main__"])  # what is typed is no part of an experiment
+    known = inspect.isclass(thing) or inspect.isfunction(thing)
+    if command or not known or getattr(thing, "__module__", None) != module:
         raise ValueError(f"`{where}` must name a class or function of looped; got `{name}`.")
     return thing
 

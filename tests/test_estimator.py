@@ -112,6 +112,8 @@ def test_only_decoders_that_read_positions_with_the_prompt_share():
     assert can_share(decoder(inject="none", inside=False))
     assert not can_share(decoder(inject="multiply"))
     assert not can_share(descent())
+    own = type("Own", (looped.LoopedDecoder,), {})(decoder().config)
+    assert not can_share(own)
     model = decoder()
     with torch.no_grad():
         answer_all(model, torch.zeros(3, 5).double(), torch.zeros(3).double(), torch.ones(2, 5).double())

@@ -20,8 +20,8 @@ try:
     from looped.training.run import Run, load
     from looped.training.trainer import train
 except KeyboardInterrupt:
-    # the seconds before a command begins: torch is being imported. `-m` is what `python -m looped` says until then
-    if os.path.splitext(os.path.basename(sys.argv[0]))[0] not in ("looped", "-m"):
+    # the seconds before a command begins: torch is being imported; `python -m looped` has no name of its own until then
+    if os.path.splitext(os.path.basename(sys.argv[0]))[0] != "looped" and "-m looped" not in " ".join(sys.orig_argv):
         raise
     sys.exit("looped: stopped.")
 

@@ -238,7 +238,7 @@ def _tidy(target: Path) -> None:
 
 def _finished(run: Run) -> Checkpoint:
     checkpoint = run.latest()
-    if checkpoint is None or not checkpoint.finished:
+    if checkpoint is None or not (checkpoint.finished or run.kept):
         where = "has no checkpoint" if checkpoint is None else f"has stopped at step {checkpoint.step}"
         raise ValueError(
             f"{run.path} {where}: only a finished run is kept. Go on with: looped train --resume {run.path}"

@@ -273,6 +273,13 @@ def test_the_best_weights_can_be_judged_instead_of_the_last(call, tmp_path, comm
     assert last != pytest.approx(best, rel=1e-6, nan_ok=True)
 
 
+def test_best_weights_are_refused_where_no_loss_was_logged(call, refused, tmp_path):
+    where = ("--out", tmp_path / "run", "--d", 2, "--examples", 6, "--loops", 2)
+    assert call("construct", "gatmiry24.thm5", *where, "--quiet")[0] == 0
+    for command in ("evaluate", "diagnose", "identify"):
+        assert "has none" in refused(command, tmp_path / "run", "--best", "--prompts", 8, "--device", "cpu")
+
+
 def numbers(data):
     """Every number in JSON data, in order."""
     if isinstance(data, (dict, list)):
@@ -316,8 +323,8 @@ def test_a_refused_training_leaves_no_folder(refused, tmp_path):
     assert "needs a GPU" in refused("train", *SMOKE, "--engine", "fused", "--out", tmp_path / "runs")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "mine").mkdir()
-    refused("train", *SMOKE, "--engine", "fused", "--out", tmp_path / "mine")
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    refused("train", *SMOKE, "--engine", "fused", "--out", tmp_path / "mine" / "new" / "deep")
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
 
 
 def test_prompts_too_long_for_the_model_are_refused(refused, tmp_path):

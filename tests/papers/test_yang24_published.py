@@ -6,10 +6,12 @@ import pytest
 
 from looped.cli.reproduce import draw
 from looped.experiment import Experiment
+from looped.keeping import keep
 from looped.papers.yang24 import linear_published
 from looped.papers.yang24.published import BEST, END, lost_at, published
 from looped.papers.yang24.trainings import training
 from looped.reproduce import reproduce
+from looped.training import kept
 from looped.training.run import Run
 
 
@@ -46,6 +48,16 @@ def test_at_smoke_scale_both_checkpoints_are_judged_and_drawn(made, tmp_path):
     ends = {claim.id.rpartition(".")[2]: claim for claim in published.judge(result.data, "cpu")}
     assert "of paper scale" in ends["end"].note
     assert ends["end"].verdict == ends["best"].verdict == "not judged"
+
+
+def test_a_kept_model_does_not_stand_for_two_checkpoints(made, tmp_path, monkeypatch):
+    [path] = (made[1] / "runs").iterdir()
+    run = Run.open(path)
+    keep(run, out=tmp_path / "models", points=run.experiment.train.points, prompts=8)
+    monkeypatch.setattr(kept, "store", lambda: tmp_path / "models")
+    monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="has one checkpoint"):
+        reproduce(published, "smoke", out=tmp_path / "out", runs=tmp_path / "none")
 
 
 def test_at_paper_scale_it_is_the_papers_training():

@@ -410,6 +410,7 @@ def test_the_best_weights_are_kept_as_such_and_stand_for_no_training(store, tmp_
     assert any(
         not torch.equal(value, run.model().state_dict()[name]) for name, value in made.model().named_parameters()
     )
+    assert Run.open(keep(made, name="copy", out=store, **FEW)).provenance()["weights_of_step"] == 4
     # the whole training is another thing: it is trained
     assert train_grid([often], out=tmp_path / "others")[0].path.parent == tmp_path / "others"
     last = Run.open(keep(run, name="last", out=store, **FEW))

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from looped.files import finite
+from looped.models.base import LoopedModel
 from looped.training.run import Run
 from looped.training.trainer import Progress as Report
 
@@ -53,6 +54,13 @@ def pick_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("`--device cuda` needs a GPU that torch can see; this machine has none. Use cpu.")
     return torch.device(name)
+
+
+def chosen_model(run: Run, device: str, *, best: bool) -> LoopedModel:
+    """The model with its last weights, or with those of the lowest logged loss, if there is such a thing."""
+    if best and not run.comparable:
+        raise ValueError(f"`--best` needs checkpoints with a logged loss; {run.path} has none. Leave it out.")
+    return run.model(pick_device(device), best=best)
 
 
 def usual_points(run: Run, d: int) -> int:

@@ -16,8 +16,8 @@ from looped.cli.common import (
     Device,
     Json,
     Quiet,
+    chosen_model,
     messages,
-    pick_device,
     print_json,
     say,
     usual_points,
@@ -57,14 +57,14 @@ def diagnose(
     points = usual_points(opened, experiment.task.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
-    model = opened.model(pick_device(device), best=best)
+    model = chosen_model(opened, device, best=best)
     found = examine(model, experiment.task, points=points, loops=loops, prompts=prompts, starts=starts, seed=seed)
     data = finite({"run": run, "weights": "best" if best else "last", **found.to_data()})
     saved = NOT_SAVED
     if not opened.kept:
-        write_json(opened.path / "diagnose.json", data)
-        picture = save_figure(diagnosis_figure(found), opened.path / "diagnose.png")
-        saved = f"Saved in {opened.path / 'diagnose.json'} and {picture}."
+        file, drawn = (opened.path / f"diagnose{'.best' * best}.{kind}" for kind in ("json", "png"))
+        write_json(file, data)
+        saved = f"Saved in {file} and {save_figure(diagnosis_figure(found), drawn)}."
     if json:
         print_json(data)
     elif not quiet:

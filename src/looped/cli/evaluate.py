@@ -22,9 +22,9 @@ from looped.cli.common import (
     Json,
     Quiet,
     Set,
+    chosen_model,
     late,
     messages,
-    pick_device,
     print_json,
     say,
     usual_points,
@@ -93,7 +93,7 @@ def evaluate(
     points = usual_points(opened, judged.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
-    model = opened.model(pick_device(device), best=best)
+    model = chosen_model(opened, device, best=best)
     slow = slow_baselines_for(judged, at=spread(points), workers=os.cpu_count() or 1) if all_baselines else {}
     if slow and any(one.stage == 1 for one in shifts):
         raise ValueError(
@@ -113,12 +113,17 @@ def evaluate(
             seed=seed,
             baselines=baselines,
         )
-    changed = [*filter(None, [task]), *(set_ or []), *(shift or [])] or ["as trained"]
+    asked = [f"{task} {scale}" if scale else task] if task else []
+    changed = [*asked, *(set_ or []), *(shift or [])] or ["as trained"]
     usual = None
     with contextlib.suppress(ValueError):  # a damaged record matters only to those who do not say `--points`
         usual = usual_points(opened, judged.d)
     sizes = _sizes(result, points=points, usual=usual, max_loops=max_loops, seed=seed)
-    title = ", ".join([*changed, *["best weights"] * best, *sizes]) if name is None else name
+    title = (
+        ", ".join([*changed, *["best weights"] * best, *sizes, *["all baselines"] * all_baselines])
+        if name is None
+        else name
+    )
     saved = None if opened.kept else save_evaluation(opened, title, result)
     if json:
         print_json({"run": run, "name": title, "saved": saved and str(saved), **result.to_data()})

@@ -15,8 +15,8 @@ from looped.cli.common import (
     Device,
     Json,
     Quiet,
+    chosen_model,
     messages,
-    pick_device,
     print_json,
     say,
     usual_points,
@@ -33,7 +33,8 @@ def identify(
     points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
     loops: Annotated[int | None, typer.Option(help="Last loop to look at; default as trained.")] = None,
     max_steps: Annotated[
-        int | None, typer.Option(help="Try 1 to N steps of an algorithm; default 1 to 8, and those near the loop.")
+        int | None,
+        typer.Option(help="Try 1 to N steps of an algorithm; default the loops, up to 8, and near the loop."),
     ] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts: half to fit, half to judge.")] = 256,
     seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
@@ -53,24 +54,26 @@ def identify(
     opened = Run.open(run, handed_over(code))
     task = opened.experiment.task
     points = usual_points(opened, task.d) if points is None else points
-    model = opened.model(pick_device(device), best=best)
+    model = chosen_model(opened, device, best=best)
     found = find(model, task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)
     data = finite({"run": run, "weights": "best" if best else "last", **found.to_data()})
+    saved = opened.path / f"identify{'.best' * best}.json"
     if not opened.kept:
-        write_json(opened.path / "identify.json", data)
+        write_json(saved, data)
     if json:
         print_json(data)
     elif not quiet:
         messages.print(table(found))
-        say(NOT_SAVED if opened.kept else f"Saved in {opened.path / 'identify.json'}.")
+        say(NOT_SAVED if opened.kept else f"Saved in {saved}.")
 
 
 def table(found: Identification) -> Table:
     """One line a loop: the nearest algorithm with its parameters, its distance, and the next best."""
-    rows = Table(title=f"{found.prompts} prompts of {found.examples} examples, {found.level:.0%} intervals")
+    title = f"{found.prompts} prompts of {found.examples} examples, {found.level:.0%} intervals"
+    rows = Table(title=title, box=None, padding=(0, 2, 0, 0))
     for column in ("loop", "algorithm", "steps", "parameters", "distance", "interval", "runner-up"):
         right = column in ("loop", "steps", "distance")
-        rows.add_column(column, justify="right" if right else "left", overflow="fold")
+        rows.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column == "algorithm")
     for one in found.loops:
         if one.best is None:
             rows.add_row(str(one.loop), "answers 0, or nothing finite", "", "", "", "", "")

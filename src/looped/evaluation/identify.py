@@ -28,7 +28,8 @@ SLACK = 1.05
 """A simpler algorithm is preferred when its distance is at most this many times the least, plus `ROUNDING`."""
 ROUNDING = 1e-7
 FIRST, NEAR = 8, 4
-"""Unless told, every loop is compared with 1 to `FIRST` steps, and with those from `NEAR` below its number up to it:
+"""Unless told, every loop is compared with 1 to as many steps as there are loops, at most `FIRST`, and with those from
+`NEAR` below its number up to it:
 the cost of all up to the loops would grow with their cube."""
 
 
@@ -104,7 +105,8 @@ def identify(
 ) -> Identification:
     """Compare every loop up to `loops` with 1 to `max_steps` steps of every algorithm, in float64.
 
-    Unless `max_steps` is given, with 1 to 8 steps, and with the steps from 4 below the loop's number up to it.
+    Unless `max_steps` is given, with 1 to `loops` steps, at most 8, and with those from 4 below the loop's number up
+    to it.
 
     distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
     """

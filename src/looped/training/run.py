@@ -110,6 +110,11 @@ class Run:
         """The last whole checkpoint, or None where there is none yet; to `mend` puts damaged ones aside."""
         return latest_checkpoint(self.path, mend=mend)
 
+    @property
+    def comparable(self) -> bool:
+        """Whether its checkpoints have logged losses to compare, so that there is a best one."""
+        return bool(self._by_loss(self.steps))
+
     def best(self) -> Checkpoint | None:
         """The whole checkpoint of the lowest logged loss; where none can be judged, the last one."""
         for step in self._by_loss(self.steps):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, TrainConfig
-from looped.files import Busy, locked
+from looped.files import Busy, locked, tidied
 from looped.functional.streams import stream
 from looped.models.blocks import stack
 from looped.prompt import AnyPrompt, Prompt, join
@@ -104,19 +104,16 @@ def _check_experiment(given: object) -> None:
 def _traceless(paths: Sequence[Path]) -> Iterator[None]:
     """Training that is refused before it wrote anything leaves no run folder that was not there before."""
     new = [path for path in paths if not path.exists()]
-    around = {path.parent for path in new if not path.parent.exists()}
-    try:
-        yield
-    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
-        for path in [] if isinstance(error, Busy) else filter(Path.exists, new):
-            # under the lock: another process may just have begun to train there
-            with contextlib.suppress(Busy, OSError), locked(path / "lock", str(path)):
-                if not any((path / "checkpoints").glob("*")) and not (path / "metrics.jsonl").exists():
-                    shutil.rmtree(path, ignore_errors=True)
-        for folder in around:
-            with contextlib.suppress(OSError):  # others may have put something there
-                folder.rmdir()
-        raise
+    with tidied(*paths):
+        try:
+            yield
+        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+            for path in [] if isinstance(error, Busy) else filter(Path.exists, new):
+                # under the lock: another process may just have begun to train there
+                with contextlib.suppress(Busy, OSError), locked(path / "lock", str(path)):
+                    if not any((path / "checkpoints").glob("*")) and not (path / "metrics.jsonl").exists():
+                        shutil.rmtree(path, ignore_errors=True)
+            raise
 
 
 def _train(

@@ -70,6 +70,7 @@ train_configs = st.builds(
     window=st.just(1),
     depth=st.none() | counts,
     active_points=st.none() | counts,
+    emphasis=st.floats(0, 10),
     pool=st.none() | small,
     optimizer=optimizers,
     average=st.none() | st.floats(0.01, 0.99),

@@ -45,6 +45,8 @@ class OptimizerConfig:
 
 MOST_STEPS = 10**9
 """More steps than this are a slip of the hand: they would take years."""
+MOST_EMPHASIS = 10
+"""A larger power leaves the last pair alone, and early ones a weight that float32 rounds to nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,8 @@ class TrainConfig:
     """Active dimensions at each step; None: all. The rest are masked, so shapes stay fixed."""
     active_points: Schedule | None = None
     """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
+    emphasis: float = 0.0
+    """Weight in the loss of the i-th pair of a prompt, i^emphasis; 0: all the same, though early errors are largest."""
     pool: int | None = None
     """Draw prompts from this many fixed ones; None: fresh prompts at every step."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -100,6 +104,8 @@ class TrainConfig:
                 raise ValueError(f"`{name}` must start at 1 or more; got {schedule(0, self.steps)}.")
         if self.pool is not None and self.dims is not None:
             raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
+        if not 0 <= self.emphasis <= MOST_EMPHASIS:
+            raise ValueError(f"`emphasis` must be between 0 and {MOST_EMPHASIS}; got {self.emphasis}.")
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"`average` must be between 0 and 1; got {self.average}.")
 
@@ -157,6 +163,10 @@ class Experiment:
             read = getattr(self.model, name, asked)
             if read != asked:
                 raise ValueError(f"`task.{name}` and `model.{name}` must agree; got {asked} and {read}.")
+        if self.train is not None and self.train.emphasis and isinstance(self.task, SequenceTask):
+            raise ValueError(
+                f"`emphasis` counts the pairs of a prompt, and a sequence has none; got {self.train.emphasis}."
+            )
         asks_everywhere = getattr(self.model, "query", None) == "every" and not getattr(self.model, "causal", True)
         if self.train is not None and isinstance(self.task, SequenceTask) and asks_everywhere:
             raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")

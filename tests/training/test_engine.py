@@ -31,6 +31,7 @@ SCHEDULES = [
     {"active_points": Staircase(start=2, stop=8, by=1, every=2), "depth": RandomDepth(low=2, high=4)},
     {"optimizer": OptimizerConfig(kind="muon", clip=1.0)},
     {"pool": 16},
+    {"emphasis": 2.0},
 ]
 
 

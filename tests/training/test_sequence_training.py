@@ -111,6 +111,11 @@ def test_active_points_are_whole_examples_of_a_chain(tmp_path):
         assert torch.equal(weights, torch.tensor([1.0, 1.0, 0.0] * chains + [0.0] * (12 - 3 * chains)).expand(3, 12))
 
 
+def test_a_sequence_has_no_pairs_to_emphasise():
+    with pytest.raises(ValueError, match="counts the pairs of a prompt, and a sequence has none; got"):
+        with_train(CHAINS, emphasis=2.0)
+
+
 def test_a_pool_of_sequences_is_used(tmp_path):
     trainer = Trainer([Run.create(tmp_path / "run", with_train(SERIES, pool=4))], torch.device("cpu"))
     pool = {row.numpy().tobytes() for row in trainer.pool[0].tokens}

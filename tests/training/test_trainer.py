@@ -139,6 +139,7 @@ VARIANTS = {
         "active_points": Staircase(start=2, stop=4, by=1, every=3),
         "depth": Staircase(start=2, stop=3, by=1, every=4),
         "grad": 1,
+        "emphasis": 2.0,
     },
     "muon, average, pool, float64": {"optimizer": muon(), "average": 0.5, "pool": 3, "dtype": "float64"},
 }
@@ -296,6 +297,28 @@ def test_the_loss_is_the_mean_over_scored_pairs_and_the_last_loops(tmp_path):
     (line,) = trainer.metrics()
     assert line["loss"] == pytest.approx(squares[:, :, :3].mean().item(), rel=1e-5)
     assert line["error"] == pytest.approx(squares[-1, :, 2].mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("points", [None, Staircase(start=3, stop=4, by=1, every=100)])
+def test_emphasis_weighs_the_pairs_of_a_prompt_by_a_power_of_their_place(tmp_path, points):
+    """By hand: the i-th pair counts i^1.5, as far as it is scored; the logged error stays that of the last one."""
+    config = experiment(active_points=points, emphasis=1.5, log_every=1, steps=1, dtype="float64")
+    trainer, twin = (Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu")) for _ in range(2))
+    prompt, scored = twin.sample(0), 4 if points is None else 3
+    outputs = torch.stack([twin.model.predict(prompt, loops=loops) for loops in (2, 3)])
+    squares = (outputs - prompt.ys).square()[..., :scored] / 2.0
+    weights = torch.tensor([place**1.5 for place in range(1, scored + 1)], dtype=torch.float64)
+    trainer.step(0)
+    trainer.done = 1
+    (line,) = trainer.metrics()
+    assert line["loss"] == pytest.approx((squares.mean((0, 1)) * weights).sum().item() / weights.sum().item(), rel=1e-6)
+    assert line["error"] == pytest.approx(squares[-1, :, -1].mean().item(), rel=1e-6)
+
+
+def test_emphasis_is_a_power_that_pairs_can_have():
+    for wrong in (-1.0, 11.0, float("nan")):
+        with pytest.raises(ValueError, match="`emphasis` must be between 0 and 10; got"):
+            replace(TRAIN, emphasis=wrong)
 
 
 def test_the_average_of_the_weights_is_what_the_evaluation_reads(tmp_path):

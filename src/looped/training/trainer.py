@@ -272,7 +272,7 @@ class Trainer:
     def learn(self, prompt: Any, outputs: Tensor, now: Now, whole: AnyPrompt | None = None) -> None:
         """Judge the outputs and update the weights; `prompt` are this rank's rows of the `whole` batch.
 
-        loss = mean over prompts, scored positions and the last `window` loops of task.error, model by model
+        loss = mean over prompts, positions by their weights and the last `window` loops of task.error, model by model
         """
         batch: AnyPrompt = prompt if whole is None else whole
         error = self.task.error(outputs, prompt)
@@ -301,15 +301,18 @@ class Trainer:
         return self.draw(self.now(step))
 
     def draw(self, now: Now) -> AnyPrompt:
-        """Prompts, fresh or out of the pool, with the curriculum's masks; each model has its own."""
+        """Prompts, fresh or out of the pool, with the weights of their pairs; each model has its own."""
         config = self.config
         prompt = join([self._sample(now, index) for index in range(len(self.runs))])
-        if config.active_points is None:
+        if config.active_points is None and not config.emphasis:
             return prompt
         # a point of a sequence may be several tokens: a chain of thought is one for every step
         each = prompt.num_positions // config.points
-        scored = torch.arange(prompt.num_positions, device=self.device) < each * now.points
-        weights = scored.to(self.dtype).expand(prompt.places)
+        places = torch.arange(prompt.num_positions, device=self.device)
+        weights = (places < each * now.points).to(self.dtype)
+        if config.emphasis:
+            weights = weights * ((places + 1) / config.points) ** config.emphasis
+        weights = weights.expand(prompt.places)
         return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
 
     def cut(self, prompt: AnyPrompt, step: int) -> AnyPrompt:

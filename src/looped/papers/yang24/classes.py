@@ -24,8 +24,8 @@ from looped.papers.yang24 import (
     Scale,
     relu_network,
     relu_network_12_layers,
-    sparse,
     sparse_12_layers,
+    sparse_longer,
     tree,
     tree_12_layers,
 )
@@ -212,7 +212,7 @@ fig10a = _panel(
     "a",
     "sparse",
     "Sparse linear regression: error by examples against 12 layers, least squares, averaging and Lasso",
-    sparse,
+    sparse_longer,
     sparse_12_layers,
     (
         Claim(

@@ -104,7 +104,14 @@ COUNTS = {
 }  # fmt: skip
 
 
-WINDOWS = {"yang24.linear": 15, "yang24.tied": 15, "yang24.sparse": 10, "yang24.tree": 15, "yang24.relu_network": 5}
+WINDOWS = {
+    "yang24.linear": 15,
+    "yang24.tied": 15,
+    "yang24.sparse": 10,
+    "yang24.sparse_longer": 10,
+    "yang24.tree": 15,
+    "yang24.relu_network": 5,
+}
 """T of each function class."""
 GRIDS = {"fig4": [5, 10, 15], "fig9": [10], "fig11": [15], "fig12": [5, 10, 15], "fig13": [5, 10, 15]}
 """T where the figure says it."""
@@ -121,6 +128,9 @@ def test_paper_scale_asks_for_the_papers_models(name, monkeypatch):
         if name in ("yang24.fig5", "yang24.fig14"):  # where rates of Adam are part of the figure
             assert (one.train.steps, one.train.batch, one.train.optimizer.kind) == (500_000, 64, "adam")
             assert one.train.optimizer.clip is None
+        elif one.name == "yang24.sparse_longer":  # goes on from a kept model, at lower rates
+            assert (one.train.start, one.train.emphasis) == ("yang24.sparse", 2.0)
+            assert one.model == sparse("paper").model
         else:
             assert (one.task.d, one.train.optimizer, one.train.dtype) == (20, PAPER.optimizer, "bfloat16")
     sizes = FIGURES[name].settings["paper"]

@@ -1,13 +1,17 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from looped.config import override
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Experiment, OptimizerConfig, TrainConfig, hash_of
+from looped.files import read_json
 from looped.functional.schedules import RandomDepth
 from looped.models.decoder import DecoderConfig
 from looped.papers import yang24
 from looped.tasks.regression import LinearRegression
+
+KEPT = Path(__file__).parents[1] / "results" / "models"
 
 
 def experiment(**fields):
@@ -23,6 +27,19 @@ def test_equal_configs_have_equal_hashes():
     assert experiment().hash == experiment().hash
     assert Experiment.from_data(experiment().to_data()).hash == experiment().hash
     assert override(experiment(), []).hash == experiment().hash
+
+
+def test_a_field_that_came_later_is_part_of_the_hash_once_it_is_set():
+    """So that a run of an earlier version, which lacks it, is found again by the same command."""
+    known = read_json(KEPT / "yang24.linear" / "config.json")
+    assert "emphasis" not in known["train"]
+    read = Experiment.from_data(known)
+    assert read.to_data() == known
+    assert read.hash == hash_of(known)
+    weighed = override(read, ["train.emphasis=2"])
+    assert weighed.to_data()["train"]["emphasis"] == 2.0
+    assert weighed.hash != read.hash
+    assert override(weighed, ["train.emphasis=0"]).hash == read.hash
 
 
 def test_a_whole_number_hashes_as_itself_however_it_is_spelled():

@@ -32,22 +32,30 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"Did you mean `{close[0]}`?" if close else f"Valid: {', '.join(valid)}."
 
 
-def encode(value: Any, *, defaults: bool = True) -> Any:
-    """A config as plain JSON data; without `defaults`, fields that have their default values are left out."""
+LATER = {"later": True}
+"""Metadata of a field that earlier versions lack."""
+
+
+def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "nothing") -> Any:
+    """A config as plain JSON data, without fields that have their default values: none, the `LATER` ones, or all."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
-            field.name: encode(getattr(value, field.name), defaults=defaults)
+            field.name: encode(getattr(value, field.name), without=without)
             for field in dataclasses.fields(value)
-            if field.init and (defaults or not _is_default(field, getattr(value, field.name)))
+            if field.init and not (_may_go(field, without) and _is_default(field, getattr(value, field.name)))
         }
         return {"type": name_of(type(value)), **fields}
     if isinstance(value, (list, tuple)):
-        return [encode(item, defaults=defaults) for item in value]
+        return [encode(item, without=without) for item in value]
     if inspect.isfunction(value):
         return name_of(value)
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
+
+
+def _may_go(field: dataclasses.Field, without: str) -> bool:
+    return without == "defaults" or (without == "later" and "later" in field.metadata)
 
 
 def _is_default(field: dataclasses.Field, value: Any) -> bool:

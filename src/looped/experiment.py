@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from looped.config import decode, encode
+from looped.config import LATER, decode, encode
 from looped.functional.schedules import Schedule, Trapezoid
 from looped.models.base import ModelConfig
 from looped.tasks.task import SequenceTask, Task
@@ -69,7 +69,7 @@ class TrainConfig:
     """Active dimensions at each step; None: all. The rest are masked, so shapes stay fixed."""
     active_points: Schedule | None = None
     """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
-    emphasis: float = 0.0
+    emphasis: float = field(default=0.0, metadata=LATER)
     """Weight in the loss of the i-th pair of a prompt, i^emphasis; 0: all the same, though early errors are largest."""
     pool: int | None = None
     """Draw prompts from this many fixed ones; None: fresh prompts at every step."""
@@ -179,12 +179,12 @@ class Experiment:
         return hash_of(self.to_data())
 
     def to_data(self) -> dict[str, Any]:
-        """The experiment as JSON data."""
-        return {"format": FORMAT, **encode(self)}
+        """The experiment as JSON data; a field that came later shows once it is set, so older runs keep their hash."""
+        return {"format": FORMAT, **encode(self, without="later")}
 
     def brief(self) -> dict[str, Any]:
         """As JSON data without what has its default value: a figure's settings, which a new field must not change."""
-        return encode(self, defaults=False)
+        return encode(self, without="defaults")
 
     @staticmethod
     def from_brief(data: Mapping[str, Any]) -> Experiment:

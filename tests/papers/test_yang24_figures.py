@@ -5,9 +5,11 @@ import json
 import re
 
 import pytest
+import torch
 
 from looped.cli.reproduce import draw
 from looped.evaluation.claims import Settings
+from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment, OptimizerConfig
 from looped.functional.schedules import Staircase
 from looped.papers.yang24 import (
@@ -25,11 +27,12 @@ from looped.papers.yang24 import (
 from looped.papers.yang24.classes import LOOPED, UNLOOPED
 from looped.papers.yang24.fixed_point import TIED
 from looped.papers.yang24.judges import drift, largest_gap, loops_to
-from looped.papers.yang24.measuring import shown_loops, trained_loops, with_loops
+from looped.papers.yang24.measuring import baseline_curves, shown_loops, trained_loops, with_loops
 from looped.papers.yang24.schedule import AT_ONCE, CLASSES, SCHEDULED
 from looped.papers.yang24.trainings import PAPER, as_published, training
 from looped.recipes import recipes
 from looped.reproduce import figures, reproduce, select
+from looped.tasks.regression import LinearRegression
 from looped.training import grid
 from looped.training.run import Run
 
@@ -80,6 +83,22 @@ def answering_zero(data):
         return {**data, **{key: [[level for _ in one] for one in data[key]] for key in ("mean", "low", "high")}}
     baselines = ("baselines", "least_squares", "least squares")
     return {key: value if key in baselines else answering_zero(value) for key, value in data.items()}
+
+
+def test_baselines_answer_the_prompts_of_the_models():
+    """Those that are fitted prompt by prompt some of them, and never others."""
+    task, sizes, seen = LinearRegression(d=3), {"prompts": 12, "prompt_seed": 5, "level": 0.9}, []
+
+    def spy(prompt):
+        seen.append(prompt.ys.double())
+        return torch.zeros_like(prompt.ys)
+
+    evaluate(linear("smoke").model.build(), task, points=7, prompts=12, seed=5, baselines={"spy": spy})
+    baseline_curves({"spy": spy}, task, sizes, points=7)
+    baseline_curves({"spy": spy}, task, sizes, points=7, first=4)
+    models, every, some = seen
+    assert torch.equal(every, models)
+    assert torch.equal(some, models[:4])
 
 
 class Asked(Exception):

@@ -33,7 +33,10 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 
 
 LATER = {"later": True}
-"""Metadata of a field that earlier versions lack."""
+"""Metadata of a field that earlier versions lack: at its default it is left out of a run's config.
+
+So older runs keep their hash; the default is what earlier versions did, and may never change.
+"""
 
 
 def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "nothing") -> Any:

@@ -46,7 +46,7 @@ class OptimizerConfig:
 MOST_STEPS = 10**9
 """More steps than this are a slip of the hand: they would take years."""
 MOST_EMPHASIS = 10
-"""A larger power leaves the last pair alone, and early ones a weight that float32 rounds to nothing."""
+"""Larger powers score little but the last few pairs of a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class TrainConfig:
     active_points: Schedule | None = None
     """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
     emphasis: float = field(default=0.0, metadata=LATER)
-    """Weight in the loss of the i-th pair of a prompt, i^emphasis; 0: all the same, though early errors are largest."""
+    """Weight of the i-th pair of a prompt in the loss, i^emphasis, and so in the logged loss; 0: all the same."""
     pool: int | None = None
     """Draw prompts from this many fixed ones; None: fresh prompts at every step."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -178,9 +178,9 @@ class Experiment:
         """Names the run: equal configs, equal hash."""
         return hash_of(self.to_data())
 
-    def to_data(self) -> dict[str, Any]:
-        """The experiment as JSON data; a field that came later shows once it is set, so older runs keep their hash."""
-        return {"format": FORMAT, **encode(self, without="later")}
+    def to_data(self, *, complete: bool = False) -> dict[str, Any]:
+        """The experiment as JSON data; a field that came later shows once it is set, or, for people, if `complete`."""
+        return {"format": FORMAT, **encode(self, without="nothing" if complete else "later")}
 
     def brief(self) -> dict[str, Any]:
         """As JSON data without what has its default value: a figure's settings, which a new field must not change."""

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from looped.cli.reproduce import draw
 from looped.evaluation.claims import Settings
 from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment, OptimizerConfig
-from looped.functional.schedules import Staircase
+from looped.functional.schedules import Staircase, Trapezoid
 from looped.papers.yang24 import (
+    classes,
     grids,
     linear,
     linear_12_layers,
@@ -27,12 +29,11 @@ from looped.papers.yang24 import (
 from looped.papers.yang24.classes import LOOPED, UNLOOPED
 from looped.papers.yang24.fixed_point import TIED
 from looped.papers.yang24.judges import drift, largest_gap, loops_to
-from looped.papers.yang24.measuring import baseline_curves, shown_loops, trained_loops, with_loops
+from looped.papers.yang24.measuring import shown_loops, trained_loops, with_loops
 from looped.papers.yang24.schedule import AT_ONCE, CLASSES, SCHEDULED
 from looped.papers.yang24.trainings import PAPER, as_published, training
 from looped.recipes import recipes
 from looped.reproduce import figures, reproduce, select
-from looped.tasks.regression import LinearRegression
 from looped.training import grid
 from looped.training.run import Run
 
@@ -85,20 +86,29 @@ def answering_zero(data):
     return {key: value if key in baselines else answering_zero(value) for key, value in data.items()}
 
 
-def test_baselines_answer_the_prompts_of_the_models():
-    """Those that are fitted prompt by prompt some of them, and never others."""
-    task, sizes, seen = LinearRegression(d=3), {"prompts": 12, "prompt_seed": 5, "level": 0.9}, []
+def test_baselines_of_a_panel_answer_the_prompts_of_its_models(monkeypatch, runs):
+    """Those that are fitted prompt by prompt the first of them, and never others."""
+    sizes, seen = FIGURES["yang24.fig10b"].settings["smoke"], {}
 
-    def spy(prompt):
-        seen.append(prompt.ys.double())
-        return torch.zeros_like(prompt.ys)
+    def spy(label):
+        def baseline(prompt):
+            seen[label] = prompt.to(torch.float64)
+            return torch.zeros_like(prompt.ys)
 
-    evaluate(linear("smoke").model.build(), task, points=7, prompts=12, seed=5, baselines={"spy": spy})
-    baseline_curves({"spy": spy}, task, sizes, points=7)
-    baseline_curves({"spy": spy}, task, sizes, points=7, first=4)
-    models, every, some = seen
-    assert torch.equal(every, models)
-    assert torch.equal(some, models[:4])
+        return baseline
+
+    monkeypatch.setattr(classes, "baselines_of", lambda *_: {"slow": spy("slow"), classes.NEIGHBOURS: spy("fast")})
+    monkeypatch.setattr(classes, "cached", lambda label, one, *_, **__: one)
+    found = classes.measure_panel(sizes, Settings(scale="smoke", runs=runs))
+    assert list(found["baselines"]) == [classes.NEIGHBOURS, "slow"]
+    one = tree("smoke")
+    options = {"prompts": sizes["prompts"], "seed": sizes["prompt_seed"], "baselines": {"models": spy("models")}}
+    evaluate(one.model.build(), one.task, points=one.train.points, **options)
+    assert len(seen["models"].ys) == sizes["prompts"] > len(seen["slow"].ys) == sizes["slow"]["prompts"]
+    for part in ("xs", "ys"):
+        models, fast, slow = (getattr(seen[label], part) for label in ("models", "fast", "slow"))
+        assert torch.equal(fast, models)
+        assert torch.equal(slow, models[: len(slow)])
 
 
 class Asked(Exception):
@@ -147,11 +157,12 @@ def test_paper_scale_asks_for_the_papers_models(name, monkeypatch):
         if name in ("yang24.fig5", "yang24.fig14"):  # where rates of Adam are part of the figure
             assert (one.train.steps, one.train.batch, one.train.optimizer.kind) == (500_000, 64, "adam")
             assert one.train.optimizer.clip is None
-        elif one.name == "yang24.sparse_longer":  # goes on from a kept model, at lower rates
-            assert (one.train.start, one.train.emphasis) == ("yang24.sparse", 2.0)
-            assert one.model == sparse("paper").model
         else:
-            assert (one.task.d, one.train.optimizer, one.train.dtype) == (20, PAPER.optimizer, "bfloat16")
+            longer = one.name == "yang24.sparse_longer"  # goes on from a kept model, at lower rates
+            rates = {"learning_rate": 1.2e-3, "muon_learning_rate": 4e-3, "schedule": Trapezoid(warmup=0.02, decay=0.8)}
+            optimizer = replace(PAPER.optimizer, **rates) if longer else PAPER.optimizer
+            assert (one.task.d, one.train.optimizer, one.train.dtype) == (20, optimizer, "bfloat16")
+            assert (one.train.start, one.train.emphasis) == (("yang24.sparse", 2.0) if longer else (None, 0.0))
     sizes = FIGURES[name].settings["paper"]
     assert (sizes["prompts"], sizes["level"]) == (1280, 0.9)
 

@@ -44,6 +44,7 @@ MUON = changed(
     pool=9,
     average=0.9,
     active_points=Staircase(start=2, stop=4, by=1, every=5),
+    emphasis=1.0,
     optimizer=OptimizerConfig(kind="muon", learning_rate=0.01, muon_learning_rate=0.02),
 )
 STACK = changed(steps=20, batch=6)

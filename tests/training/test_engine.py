@@ -28,7 +28,7 @@ SCHEDULES = [
     {},
     {"grad": None},
     {"average": 0.5, "dims": Staircase(start=1, stop=2, by=1, every=3)},
-    {"active_points": Staircase(start=2, stop=8, by=1, every=2), "depth": RandomDepth(low=2, high=4)},
+    {"active_points": Staircase(start=2, stop=8, by=1, every=2), "depth": RandomDepth(low=2, high=4), "emphasis": 2.0},
     {"optimizer": OptimizerConfig(kind="muon", clip=1.0)},
     {"pool": 16},
     {"emphasis": 2.0},

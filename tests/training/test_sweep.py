@@ -15,6 +15,7 @@ import pytest
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.files import locked
 from looped.models.decoder import DecoderConfig
+from looped.papers import yang24
 from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.training import executors
 from looped.training.executors import Executor
@@ -443,6 +444,11 @@ def test_the_table_has_fields_metrics_status_and_the_whole_config(by_processes, 
     assert lines[0]["task.nonzero"] == ""
     with pytest.raises(ValueError, match=r"\.parquet, \.csv or \.json"):
         write_table(tmp_path / "table.xls", rows)
+
+
+def test_the_table_says_what_a_field_is_that_its_config_leaves_out(tmp_path):
+    made = points(yang24.linear("smoke"), each=[{}, {"train.emphasis": 2}], out=tmp_path)
+    assert [row["train.emphasis"] for row in table(made)] == [0.0, 2.0]
 
 
 def test_without_pyarrow_parquet_is_one_line_and_csv_is_written(by_processes, tmp_path, monkeypatch):

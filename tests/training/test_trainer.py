@@ -15,6 +15,7 @@ from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.files import read_tensors, write_tensors
 from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
+from looped.papers import cheng24
 from looped.tasks.regression import LinearRegression
 from looped.training.run import Run, checkpoint_path, command, load
 from looped.training.stopping import Interrupted, stop_signals
@@ -313,6 +314,14 @@ def test_emphasis_weighs_the_pairs_of_a_prompt_by_a_power_of_their_place(tmp_pat
     (line,) = trainer.metrics()
     assert line["loss"] == pytest.approx((squares.mean((0, 1)) * weights).sum().item() / weights.sum().item(), rel=1e-6)
     assert line["error"] == pytest.approx(squares[-1, :, -1].mean().item(), rel=1e-6)
+
+
+def test_emphasis_is_refused_where_the_last_pair_alone_is_answered(tmp_path):
+    base = cheng24.linear("smoke")
+    weighed = replace(base, train=replace(base.train, emphasis=2.0))
+    with pytest.raises(ValueError, match="this one answers the last alone; got 2"):
+        train(weighed, out=tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_emphasis_is_a_power_that_pairs_can_have():

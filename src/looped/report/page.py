@@ -107,12 +107,13 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
         "subspaces_svg": _subspaces(run, figures),
         "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
         "curriculum": any(getattr(experiment.train, name, None) for name in ("dims", "active_points")),
+        "emphasis": getattr(experiment.train, "emphasis", 0),
         "no_training": "No step has been logged yet."
         if experiment.train
         else "The weights were imported or constructed: there was no training here.",
         "provenance": [(key, _plain(value)) for key, value in facts.items() if value is not None]
         + ([("training time", duration(seconds))] if seconds else []),
-        "config": _config(experiment.to_data()),
+        "config": _config(experiment.to_data(complete=True)),
     }
 
 

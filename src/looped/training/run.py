@@ -1,6 +1,6 @@
 """The run folder: resolved config, metrics, checkpoints, provenance.
 
-RUN/config.json            the experiment, complete
+RUN/config.json            the experiment, complete but for fields that came later and have their defaults
 RUN/metrics.jsonl          one line every `log_every` steps; no clock in it, so a resumed run's is bit-equal
 RUN/checkpoints/*.safetensors   weights, optimiser, random state, checksums of all that and of the two files above
 RUN/provenance.json        command, commit, device, versions, wall time

@@ -82,7 +82,7 @@ def table(points: Sequence[Point], stands: Sequence[Standing] | None = None) -> 
     stands = [standing(point.path) for point in points] if stands is None else stands
     rows = []
     for point, one in zip(points, stands, strict=True):
-        config = dict(_flat(point.experiment.to_data()))
+        config = dict(_flat(point.experiment.to_data(complete=True)))
         name, _, hashed = point.path.name.rpartition("-")
         metrics = {key: one.metrics.get(key) for key in ("loss", "error", "gradient_norm", "rate")}
         facts = _provenance(point.path)

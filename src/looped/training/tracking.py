@@ -110,7 +110,7 @@ class _Wandb:
             name=name,
             id=name,
             dir=str(run.path),
-            config=run.experiment.to_data(),
+            config=run.experiment.to_data(complete=True),
             mode=mode,
             resume="allow",
             reinit="create_new",  # seeds of one stack are runs side by side

@@ -276,6 +276,11 @@ class Trainer:
         """
         batch: AnyPrompt = prompt if whole is None else whole
         error = self.task.error(outputs, prompt)
+        if self.config.emphasis and error.shape[-1] == 1:
+            raise ValueError(
+                "`emphasis` weighs the pairs that a model answers, and this one answers the last alone; "
+                f"got {self.config.emphasis}. Set `train.emphasis=0`."
+            )
         loss = self._weighted(error, prompt, batch)
         for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss), strict=True):
             weight.grad = gradient
@@ -311,7 +316,7 @@ class Trainer:
         places = torch.arange(prompt.num_positions, device=self.device)
         weights = (places < each * now.points).to(self.dtype)
         if config.emphasis:
-            weights = weights * ((places + 1) / config.points) ** config.emphasis
+            weights = weights * ((places + 1).to(self.dtype) / config.points) ** config.emphasis
         weights = weights.expand(prompt.places)
         return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
 

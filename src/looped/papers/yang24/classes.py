@@ -76,8 +76,8 @@ def baselines_of(kind: str, slow: Data) -> dict[str, Baseline]:
 
 
 NEIGHBOURS = "3-nearest neighbours"
-FAST = ("least squares", "averaging", "Lasso", NEIGHBOURS)
-"""Baselines that take all prompts of the models; the others take the first of them."""
+ON_ALL_PROMPTS = ("least squares", "averaging", "Lasso", NEIGHBOURS)
+"""Baselines fast enough to answer all prompts of the models; the others answer the first `SLOW` prompts of them."""
 SLOW: dict[str, dict[str, Any]] = {
     "smoke": {"prompts": 2, "at": [1, 4], "trees": 2, "network_steps": 5},
     "cpu": {"prompts": 64, "at": [1, 2, 4, 6, 8, 11, 15], "trees": 50, "network_steps": 1000},
@@ -98,7 +98,7 @@ def panel_sizes(scale: Scale, kind: str, looped: Experiment, unlooped: Experimen
         **EVALUATION[scale],
         "loops": far,
         "baselines": kind,
-        "baseline_prompts": EVALUATION[scale]["prompts"] if kind == "sparse" else SLOW[scale]["prompts"],
+        "baseline_prompts": EVALUATION[scale]["prompts"],
         "slow": SLOW[scale],
         "experiments": {
             LOOPED: training(looped, **SHORT[scale]).brief(),
@@ -119,10 +119,11 @@ def measure_panel(sizes: Sizes, settings: Settings) -> Data:
 
     found = baselines_of(sizes["baselines"], sizes["slow"])
     kept = {label: cached(label, one, settings.runs / "baselines", progress=report) for label, one in found.items()}
-    fast = {label: kept.pop(label) for label in FAST if label in kept}
+    fast = {label: kept.pop(label) for label in ON_ALL_PROMPTS if label in kept}
     points = first.train.points
-    baselines = baseline_curves(fast, first.task, sizes, points=points)
-    baselines |= baseline_curves(kept, first.task, sizes, points=points, first=sizes["baseline_prompts"])
+    baselines = baseline_curves(fast, first.task, sizes, points=points, first=sizes["baseline_prompts"])
+    if kept:
+        baselines |= baseline_curves(kept, first.task, sizes, points=points, first=sizes["slow"]["prompts"])
     return {"models": models, "baselines": baselines}
 
 

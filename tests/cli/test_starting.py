@@ -1,6 +1,7 @@
 """Ctrl-C before a command has begun, while its modules are being imported."""
 
 import os
+import signal
 import subprocess
 import sys
 import tomllib
@@ -23,7 +24,11 @@ def interrupted(tmp_path):
         (tmp_path / "first" / f"{module}.py").write_text(INTERRUPT)
         paths = {"PYTHONPATH": f"{tmp_path / 'first'}{os.pathsep}{SOURCES}"}
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | paths)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | paths)
+        finally:
+            signal.signal(signal.SIGINT, before)
         return done.returncode, done.stderr
 
     return run

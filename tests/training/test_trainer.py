@@ -324,6 +324,14 @@ def test_emphasis_is_refused_where_the_last_pair_alone_is_answered(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_emphasis_is_taken_where_a_curriculum_begins_with_one_pair(tmp_path):
+    config = experiment(active_points=Staircase(start=1, stop=4, by=1, every=2), emphasis=2.0, steps=3)
+    trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu"))
+    assert trainer.kept_pairs(0) == 1
+    trainer.run_all()
+    assert trainer.done == 3
+
+
 def test_emphasis_is_a_power_that_pairs_can_have():
     for wrong in (-1.0, 11.0, float("nan")):
         with pytest.raises(ValueError, match="`emphasis` must be between 0 and 10; got"):

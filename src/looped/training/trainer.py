@@ -276,7 +276,7 @@ class Trainer:
         """
         batch: AnyPrompt = prompt if whole is None else whole
         error = self.task.error(outputs, prompt)
-        if self.config.emphasis and error.shape[-1] == 1:
+        if self.config.emphasis and error.shape[-1] < prompt.places[-1]:
             raise ValueError(
                 "`emphasis` weighs the pairs that a model answers, and this one answers the last alone; "
                 f"got {self.config.emphasis}. Set `train.emphasis=0`."

@@ -6,12 +6,15 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from looped.cli.reproduce import draw
 from looped.evaluation.claims import Settings
+from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment, OptimizerConfig
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.papers.yang24 import (
+    classes,
     grids,
     linear,
     linear_12_layers,
@@ -83,6 +86,31 @@ def answering_zero(data):
     return {key: value if key in baselines else answering_zero(value) for key, value in data.items()}
 
 
+def test_baselines_of_a_panel_answer_the_prompts_of_its_models(monkeypatch, runs):
+    """Those that are fitted prompt by prompt the first of them, and never others."""
+    sizes, seen = FIGURES["yang24.fig10b"].settings["smoke"], {}
+
+    def spy(label):
+        def baseline(prompt):
+            seen[label] = prompt.to(torch.float64)
+            return torch.zeros_like(prompt.ys)
+
+        return baseline
+
+    monkeypatch.setattr(classes, "baselines_of", lambda *_: {"slow": spy("slow"), classes.NEIGHBOURS: spy("fast")})
+    monkeypatch.setattr(classes, "cached", lambda label, one, *_, **__: one)
+    found = classes.measure_panel(sizes, Settings(scale="smoke", runs=runs))
+    assert list(found["baselines"]) == [classes.NEIGHBOURS, "slow"]
+    one = tree("smoke")
+    options = {"prompts": sizes["prompts"], "seed": sizes["prompt_seed"], "baselines": {"models": spy("models")}}
+    evaluate(one.model.build(), one.task, points=one.train.points, **options)
+    assert len(seen["models"].ys) == sizes["prompts"] > len(seen["slow"].ys) == sizes["slow"]["prompts"]
+    for part in ("xs", "ys"):
+        models, fast, slow = (getattr(seen[label], part) for label in ("models", "fast", "slow"))
+        assert torch.equal(fast, models)
+        assert torch.equal(slow, models[: len(slow)])
+
+
 class Asked(Exception):
     """Raised in place of training."""
 
@@ -134,7 +162,8 @@ def test_paper_scale_asks_for_the_papers_models(name, monkeypatch):
             rates = {"learning_rate": 1.2e-3, "muon_learning_rate": 4e-3, "schedule": Trapezoid(warmup=0.02, decay=0.8)}
             optimizer = replace(PAPER.optimizer, **rates) if longer else PAPER.optimizer
             assert (one.task.d, one.train.optimizer, one.train.dtype) == (20, optimizer, "bfloat16")
-            assert (one.train.start, one.train.emphasis) == (("yang24.sparse", 2.0) if longer else (None, 0.0))
+            assert one.train.start == ("yang24.sparse" if longer else None)
+            assert one.train.emphasis == (2.0 if longer or one.name == "yang24.sparse_12_layers" else 0.0)
     sizes = FIGURES[name].settings["paper"]
     assert (sizes["prompts"], sizes["level"]) == (1280, 0.9)
 

@@ -38,7 +38,8 @@ def test_configs_of_earlier_versions_keep_their_hash(known):
 
 
 def test_recipes_whose_runs_are_too_large_to_keep_have_their_hash():
-    assert yang24.sparse_12_layers("paper").hash == "b2202595fd"
+    assert yang24.sparse_12_layers("paper").hash == "6d0f4ac06d"
+    assert yang24.sparse_12_layers_longer("paper").hash == "9093f17781"
     assert yang24.relu_network_12_layers("paper").hash == "91a1d298b7"
 
 

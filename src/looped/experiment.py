@@ -78,7 +78,7 @@ class TrainConfig:
     average: float | None = None
     """Decay of a running average of the weights, which the evaluation then reads; None: none."""
     start: str | None = None
-    """Run folder whose weights training starts from; None: fresh weights."""
+    """Whose weights training starts from: a run folder, the name of one beside this run, or of a kept model."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """Precision of weights and prompts; bfloat16 is that of the passes alone, over float32 weights, on a GPU."""
     seed: int = 0
@@ -177,6 +177,11 @@ class Experiment:
     def hash(self) -> str:
         """Names the run: equal configs, equal hash."""
         return hash_of(self.to_data())
+
+    @property
+    def folder(self) -> str:
+        """The name of its run folder."""
+        return f"{self.name}-{self.hash}"
 
     def to_data(self, *, complete: bool = False) -> dict[str, Any]:
         """The experiment as JSON data; a field that came later shows once it is set, or, for people, if `complete`."""

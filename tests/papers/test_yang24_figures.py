@@ -142,6 +142,11 @@ WINDOWS = {
     "yang24.relu_network": 5,
 }
 """T of each function class."""
+LONGER = {
+    "yang24.sparse_longer": ("yang24.sparse", 1.0),
+    "yang24.sparse_12_layers_longer": ("yang24.sparse_12_layers-6d0f4ac06d", 0.3),
+}
+"""Recipes that go on from a kept model or from another run, at lower rates: that, and at what gradients are clipped."""
 GRIDS = {"fig4": [5, 10, 15], "fig9": [10], "fig11": [15], "fig12": [5, 10, 15], "fig13": [5, 10, 15]}
 """T where the figure says it."""
 
@@ -158,12 +163,11 @@ def test_paper_scale_asks_for_the_papers_models(name, monkeypatch):
             assert (one.train.steps, one.train.batch, one.train.optimizer.kind) == (500_000, 64, "adam")
             assert one.train.optimizer.clip is None
         else:
-            longer = one.name == "yang24.sparse_longer"  # goes on from a kept model, at lower rates
+            start, clip = LONGER.get(one.name, (None, 1.0))
             rates = {"learning_rate": 1.2e-3, "muon_learning_rate": 4e-3, "schedule": Trapezoid(warmup=0.02, decay=0.8)}
-            optimizer = replace(PAPER.optimizer, **rates) if longer else PAPER.optimizer
+            optimizer = replace(PAPER.optimizer, clip=clip, **rates if start else {})
             assert (one.task.d, one.train.optimizer, one.train.dtype) == (20, optimizer, "bfloat16")
-            assert one.train.start == ("yang24.sparse" if longer else None)
-            assert one.train.emphasis == (2.0 if longer or one.name == "yang24.sparse_12_layers" else 0.0)
+            assert (one.train.start, one.train.emphasis) == (start, 2.0 if start else 0.0)
     sizes = FIGURES[name].settings["paper"]
     assert (sizes["prompts"], sizes["level"]) == (1280, 0.9)
 

@@ -102,6 +102,6 @@ def experiments(seed: int, out: str) -> tuple[Experiment, Experiment]:
     noisy = yang24.noisy("cpu")
     assert noisy.train is not None
     optimizer = replace(noisy.train.optimizer, schedule=Trapezoid(warmup=0.1, decay=0.5))
-    start = str(Path(out) / f"{clean.name}-{clean.hash}")
+    start = str(Path(out) / clean.folder)
     train = replace(noisy.train, seed=seed, steps=300, dims=None, start=start, optimizer=optimizer)
     return clean, replace(noisy, name="demo-noisy", train=train)

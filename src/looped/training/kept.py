@@ -59,10 +59,15 @@ def find(name: str) -> Path:
     return known[name]
 
 
-def locate(path: str | Path) -> Path:
-    """The run folder that is meant: a path that exists, else the kept model of that name, else the path as it is."""
-    path = Path(path)
-    return path if os.path.exists(path) else kept_models().get(str(path), path)
+def locate(path: str | Path, *, beside: Path | None = None) -> Path:
+    """The run folder that is meant: a path that exists, else the run of that name that lies in `beside`.
+
+    Else the kept model of that name, else the path as it is.
+    """
+    for place in (Path(path), *([] if beside is None else [beside / path])):
+        if os.path.exists(place):
+            return place
+    return kept_models().get(str(path), Path(path))
 
 
 def hint(path: Path) -> str:

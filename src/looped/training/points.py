@@ -61,7 +61,7 @@ def point(experiment: Experiment, out: str | Path = "runs", fields: Mapping[str,
     """The point of an experiment that can be trained."""
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
-    path = Path(out) / f"{experiment.name}-{experiment.hash}"
+    path = Path(out) / experiment.folder
     return Point(experiment=experiment, path=path, fields=fields or {})
 
 

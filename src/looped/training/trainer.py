@@ -61,7 +61,7 @@ def train(
     _check_experiment(experiment)
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
-    path = Path(folder) if folder is not None else Path(out) / f"{experiment.name}-{experiment.hash}"
+    path = Path(folder) if folder is not None else Path(out) / experiment.folder
     team = join_ranks(device)
     with _traceless([path] if team.leads else []):
         return _train([team.open(path, experiment)], team, device, engine, progress, threads, track)[0]
@@ -85,7 +85,7 @@ def train_seeds(
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
-    paths = [Path(out) / f"{one.name}-{one.hash}" for one in members]
+    paths = [Path(out) / one.folder for one in members]
     team = join_ranks(device)
     with _traceless(paths if team.leads else []):
         created = [team.open(path, one) for path, one in zip(paths, members, strict=True)]
@@ -426,7 +426,7 @@ class Trainer:
             torch.manual_seed(stream(seed, "weights"))
             model = self.experiment.model.build()
         if self.config.start is not None and not self.runs[0].steps:
-            load_weights(model, locate(self.config.start))
+            load_weights(model, locate(self.config.start, beside=self.runs[0].path.parent))
             self.began = {"start": digest(model.state_dict())}
         return model.to(self.device, self.dtype).train()
 

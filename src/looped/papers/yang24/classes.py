@@ -24,7 +24,7 @@ from looped.papers.yang24 import (
     Scale,
     relu_network,
     relu_network_12_layers,
-    sparse_12_layers,
+    sparse_12_layers_longer,
     sparse_longer,
     tree,
     tree_12_layers,
@@ -219,7 +219,7 @@ fig10a = _panel(
     "sparse",
     "Sparse linear regression: error by examples against 12 layers, least squares, averaging and Lasso",
     sparse_longer,
-    sparse_12_layers,
+    sparse_12_layers_longer,
     (
         Claim(
             id="yang24.fig10a.outperforms",

@@ -30,13 +30,14 @@ def relu(x: Tensor) -> Tensor:
 class Linear(nn.Linear):
     """y = W x + b, with W of shape (out, in) or (models, out, in)."""
 
-    def forward(self, input: Tensor) -> Tensor:
-        """Apply to the last axis."""
+    def forward(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Apply to the last axis, with `bias` in place of its own."""
+        bias = self.bias if bias is None else bias
         if self.weight.ndim == 2:
-            return F.linear(input, self.weight, self.bias)
+            return F.linear(input, self.weight, bias)
         flat = input.flatten(1, -2)
         weight = self.weight.mT
-        out = torch.bmm(flat, weight) if self.bias is None else torch.baddbmm(self.bias[:, None], flat, weight)
+        out = torch.bmm(flat, weight) if bias is None else torch.baddbmm(bias[:, None], flat, weight)
         return out.unflatten(1, input.shape[1:-1])
 
 
@@ -53,7 +54,11 @@ class LayerNorm(nn.LayerNorm):
 
 
 class Attention(nn.Module):
-    """Multi-head softmax attention of free head width: softmax(q k' / sqrt(head_width)) v, then a projection."""
+    """Multi-head softmax attention of free head width: softmax(q k' / sqrt(head_width)) v, then a projection.
+
+    A key's bias moves all scores of a query alike, which softmax does not see: it is left out, as its slope would be
+    rounding alone, of which Adam makes whole steps.
+    """
 
     mix: Callable[..., Tensor] = staticmethod(F.scaled_dot_product_attention)
     """(q, k, v, is_causal) -> mixed values; `models/streams.py` puts a mask of its own in its place for a while."""
@@ -65,11 +70,12 @@ class Attention(nn.Module):
         inner = self.heads * self.head_width
         self.qkv = Linear(width, 3 * inner)
         self.proj = Linear(inner, width)
+        self.register_buffer("counts", torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(inner), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the tokens of (..., seq, width); with `causal`, each reads itself and those before it."""
         *lead, seq, _ = x.shape
-        qkv = self.qkv(x).view(-1, seq, 3, self.heads, self.head_width)
+        qkv = self.qkv(x, self.qkv.bias * self.counts).view(-1, seq, 3, self.heads, self.head_width)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = self.mix(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))

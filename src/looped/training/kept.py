@@ -12,6 +12,7 @@ NAME/kept.json              what was measured when it was kept (`looped.keeping`
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from looped.config import nearest
@@ -71,7 +72,10 @@ def locate(path: str | Path, *, beside: Path | None = None) -> Path:
 
 
 def hint(path: Path) -> str:
-    """The end of an error message about a path that is no run folder: the nearest kept model, where it may be meant."""
+    """The end of a message about a path that is no run folder: what to train first, or the nearest kept model."""
+    of_recipe = re.fullmatch(r"([^/]+)-[0-9a-f]{10}", str(path))
+    if of_recipe and not os.path.exists(path):
+        return f", or train `{of_recipe[1]}` first, at the same --scale and into the same --out."
     known = {} if os.path.exists(path) else kept_models()
     return f", or name a kept model. {nearest(str(path), known)}" if known else "."
 

@@ -6,15 +6,12 @@ import re
 from dataclasses import replace
 
 import pytest
-import torch
 
 from looped.cli.reproduce import draw
 from looped.evaluation.claims import Settings
-from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment, OptimizerConfig
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.papers.yang24 import (
-    classes,
     grids,
     linear,
     linear_12_layers,
@@ -84,31 +81,6 @@ def answering_zero(data):
         return {**data, **{key: [[level for _ in one] for one in data[key]] for key in ("mean", "low", "high")}}
     baselines = ("baselines", "least_squares", "least squares")
     return {key: value if key in baselines else answering_zero(value) for key, value in data.items()}
-
-
-def test_baselines_of_a_panel_answer_the_prompts_of_its_models(monkeypatch, runs):
-    """Those that are fitted prompt by prompt the first of them, and never others."""
-    sizes, seen = FIGURES["yang24.fig10b"].settings["smoke"], {}
-
-    def spy(label):
-        def baseline(prompt):
-            seen[label] = prompt.to(torch.float64)
-            return torch.zeros_like(prompt.ys)
-
-        return baseline
-
-    monkeypatch.setattr(classes, "baselines_of", lambda *_: {"slow": spy("slow"), classes.NEIGHBOURS: spy("fast")})
-    monkeypatch.setattr(classes, "cached", lambda label, one, *_, **__: one)
-    found = classes.measure_panel(sizes, Settings(scale="smoke", runs=runs))
-    assert list(found["baselines"]) == [classes.NEIGHBOURS, "slow"]
-    one = tree("smoke")
-    options = {"prompts": sizes["prompts"], "seed": sizes["prompt_seed"], "baselines": {"models": spy("models")}}
-    evaluate(one.model.build(), one.task, points=one.train.points, **options)
-    assert len(seen["models"].ys) == sizes["prompts"] > len(seen["slow"].ys) == sizes["slow"]["prompts"]
-    for part in ("xs", "ys"):
-        models, fast, slow = (getattr(seen[label], part) for label in ("models", "fast", "slow"))
-        assert torch.equal(fast, models)
-        assert torch.equal(slow, models[: len(slow)])
 
 
 class Asked(Exception):

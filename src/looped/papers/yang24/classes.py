@@ -76,8 +76,6 @@ def baselines_of(kind: str, slow: Data) -> dict[str, Baseline]:
 
 
 NEIGHBOURS = "3-nearest neighbours"
-ON_ALL_PROMPTS = ("least squares", "averaging", "Lasso", NEIGHBOURS)
-"""Baselines fast enough to answer all prompts of the models; the others answer the first `SLOW` prompts of them."""
 SLOW: dict[str, dict[str, Any]] = {
     "smoke": {"prompts": 2, "at": [1, 4], "trees": 2, "network_steps": 5},
     "cpu": {"prompts": 64, "at": [1, 2, 4, 6, 8, 11, 15], "trees": 50, "network_steps": 1000},
@@ -92,13 +90,13 @@ SLOW: dict[str, dict[str, Any]] = {
 
 
 def panel_sizes(scale: Scale, kind: str, looped: Experiment, unlooped: Experiment) -> dict[str, Any]:
-    """A panel of figure 10: both models, and whose baselines; slow baselines have some of the prompts."""
+    """A panel of figure 10: both models, and whose baselines; fewer prompts for slow baselines on a CPU."""
     far = {"smoke": 8, "cpu": 64, "paper": 200 if kind == "tree" else 500}[scale]
     return {
         **EVALUATION[scale],
         "loops": far,
         "baselines": kind,
-        "baseline_prompts": EVALUATION[scale]["prompts"],
+        "baseline_prompts": EVALUATION[scale]["prompts"] if kind == "sparse" else SLOW[scale]["prompts"],
         "slow": SLOW[scale],
         "experiments": {
             LOOPED: training(looped, **SHORT[scale]).brief(),
@@ -119,11 +117,7 @@ def measure_panel(sizes: Sizes, settings: Settings) -> Data:
 
     found = baselines_of(sizes["baselines"], sizes["slow"])
     kept = {label: cached(label, one, settings.runs / "baselines", progress=report) for label, one in found.items()}
-    fast = {label: kept.pop(label) for label in ON_ALL_PROMPTS if label in kept}
-    points = first.train.points
-    baselines = baseline_curves(fast, first.task, sizes, points=points, first=sizes["baseline_prompts"])
-    if kept:
-        baselines |= baseline_curves(kept, first.task, sizes, points=points, first=sizes["slow"]["prompts"])
+    baselines = baseline_curves(kept, first.task, sizes, points=first.train.points)
     return {"models": models, "baselines": baselines}
 
 

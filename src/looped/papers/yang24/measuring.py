@@ -129,12 +129,11 @@ def shown_loops(most: int, trained: int) -> list[int]:
     return sorted({*range(1, min(most, 50) + 1), *range(50, most + 1, 5), min(trained, most), most} - {0})
 
 
-def baseline_curves(
-    baselines: Mapping[str, Baseline], task: Task, sizes: Sizes, *, points: int, first: int | None = None
-) -> Data:
-    """Error by examples of what a person would use instead, on the models' prompts or the `first` of them."""
+def baseline_curves(baselines: Mapping[str, Baseline], task: Task, sizes: Sizes, *, points: int) -> Data:
+    """Error by examples of what a person would use instead, on prompts drawn as for the models."""
+    prompts = sizes.get("baseline_prompts", sizes["prompts"])
     generator = torch.Generator().manual_seed(sizes["prompt_seed"])
-    prompt = task.sample(batch=sizes["prompts"], n=points, generator=generator).rows(slice(first)).to(torch.float64)
+    prompt = task.sample(batch=prompts, n=points, generator=generator).to(torch.float64)
     found: Data = {}
     for label, baseline in baselines.items():
         errors = task.error(baseline(prompt), prompt)

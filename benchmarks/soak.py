@@ -111,7 +111,7 @@ def launch(server: Any, kind: str, out: Path, moment: int | None = None) -> Any:
 
 
 def folders(kind: str, out: Path) -> list[Path]:
-    return [out / f"{one.name}-{one.hash}" for one in WORK[kind]]
+    return [out / one.folder for one in WORK[kind]]
 
 
 def read_all(kind: str, out: Path) -> None:

@@ -48,7 +48,7 @@ def one_seed(options: argparse.Namespace) -> dict[str, Any]:
     base = experiment(options.recipe, options.scale)
     assert base.train is not None
     made = replace(base, train=replace(base.train, seed=options.seed))
-    if (folder := options.out / f"{made.name}-{made.hash}").exists():
+    if (folder := options.out / made.folder).exists():
         raise ValueError(f"{folder} is there already: its training would not be timed whole. Choose another --out.")
     device = torch.device(options.device)
     begins = lengths(base.train)

@@ -78,7 +78,7 @@ class TrainConfig:
     average: float | None = None
     """Decay of a running average of the weights, which the evaluation then reads; None: none."""
     start: str | None = None
-    """Whose weights training starts from: a run folder, the name of one beside this run, or of a kept model."""
+    """Whose weights to start from: a run folder, the name of a kept model or of a run beside this; None: fresh ones."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """Precision of weights and prompts; bfloat16 is that of the passes alone, over float32 weights, on a GPU."""
     seed: int = 0

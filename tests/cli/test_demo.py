@@ -29,7 +29,7 @@ def short(monkeypatch):
     def experiments(seed, out):
         clean, noisy = real(seed, out)
         clean = replace(clean, train=replace(clean.train, steps=6, batch=4))
-        start = str(Path(out) / f"{clean.name}-{clean.hash}")
+        start = str(Path(out) / clean.folder)
         return clean, replace(noisy, train=replace(noisy.train, steps=6, batch=4, start=start))
 
     monkeypatch.setattr(demo, "experiments", experiments)

@@ -5,7 +5,6 @@ import torch
 import torch.nn.functional as F
 
 from looped.models.blocks import Attention, stack
-from looped.models.decoder import DecoderConfig
 
 
 def attention(dtype, heads=2, width=8):
@@ -34,8 +33,3 @@ def test_a_keys_bias_never_moves(models):
     of_q, of_k, of_v = one.qkv.bias.grad.chunk(3, -1)
     assert not of_k.any()
     assert of_q.abs().min() > 0 < of_v.abs().min()
-
-
-def test_a_models_file_holds_weights_alone():
-    model = DecoderConfig(d=2, width=8, heads=2, layers=2, loops=2).build()
-    assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}

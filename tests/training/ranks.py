@@ -30,7 +30,7 @@ EXPERIMENT = Experiment(
         dtype="float64",
     ),
 )
-"""In float64: in float32 a key's bias, whose gradient is zero but for rounding, drifts at will under Adam."""
+"""In float64, so that what differs by more than rounding is seen."""
 
 
 def changed(**fields) -> Experiment:

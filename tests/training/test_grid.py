@@ -41,7 +41,7 @@ def test_runs_come_in_the_order_asked_whatever_is_stacked(tmp_path):
     asked = [cell(2, seed=1), cell(3, seed=0), cell(2, seed=0), cell(3, seed=1), cell(2, seed=1)]
     found = train_grid(asked, out=tmp_path)
     assert [run.experiment for run in found] == asked
-    assert [run.path.name for run in found] == [f"{one.name}-{one.hash}" for one in asked]
+    assert [run.path.name for run in found] == [one.folder for one in asked]
     assert all(run.latest().finished and run.latest().step == 6 for run in found)
     assert len(list(tmp_path.iterdir())) == 4  # the repeated experiment is one run
     assert [run.provenance()["models_in_one_batch"] for run in found] == [2] * 5

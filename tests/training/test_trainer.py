@@ -371,12 +371,11 @@ def test_a_start_gives_its_weights_and_is_not_needed_again(tmp_path):
 def test_a_start_may_be_the_name_of_a_run_beside_it(tmp_path):
     config = experiment(start=experiment().folder, seed=7)
     with pytest.raises(
-        ValueError, match=rf"no run folder {experiment().folder}\..*or train `{experiment().name}` first"
+        ValueError, match=rf"no run folder {experiment().folder}\..*or train `{experiment().name}` into"
     ):
         train(config, out=tmp_path)
     first = train(experiment(), out=tmp_path)
     assert first.path.name == experiment().folder
-    train(experiment(steps=2), folder=tmp_path / "elsewhere" / experiment().folder)  # of the same name, not beside it
     trainer = Trainer([Run.create(tmp_path / config.folder, config)], torch.device("cpu"))
     for name, value in trainer.weights().items():
         assert torch.equal(value, first.latest().part("model")[name])

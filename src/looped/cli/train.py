@@ -37,7 +37,9 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Short for --set train.seed=...")] = None,
     seeds: Annotated[int | None, typer.Option(help="Train this many seeds, from --seed up, as one batch.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with this run folder instead.")] = None,
-    start: Annotated[str | None, typer.Option(metavar="RUN", help="Start from the weights of this run.")] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Start from the weights of this run or kept model.")
+    ] = None,
     track: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also wandb or mlflow, offline.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; else those the run began with.")] = None,
     check: Annotated[bool, typer.Option("--check-determinism", help="Train a few steps twice and compare.")] = False,

@@ -31,7 +31,7 @@ class Linear(nn.Linear):
     """y = W x + b, with W of shape (out, in) or (models, out, in)."""
 
     def forward(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Apply to the last axis, with `bias` in place of its own."""
+        """Apply to the last axis, with `bias`, where given, in place of its own."""
         bias = self.bias if bias is None else bias
         if self.weight.ndim == 2:
             return F.linear(input, self.weight, bias)
@@ -56,8 +56,8 @@ class LayerNorm(nn.LayerNorm):
 class Attention(nn.Module):
     """Multi-head softmax attention of free head width: softmax(q k' / sqrt(head_width)) v, then a projection.
 
-    A key's bias moves all scores of a query alike, which softmax does not see: it is left out, as its slope would be
-    rounding alone, of which Adam makes whole steps.
+    A key's bias moves all scores of a query alike, which softmax does not see: it is left out. Its slope would be
+    rounding alone, of which Adam makes whole steps; our GPU kernels add it, and give it slope 0.
     """
 
     mix: Callable[..., Tensor] = staticmethod(F.scaled_dot_product_attention)
@@ -70,12 +70,14 @@ class Attention(nn.Module):
         inner = self.heads * self.head_width
         self.qkv = Linear(width, 3 * inner)
         self.proj = Linear(inner, width)
-        self.register_buffer("counts", torch.tensor([1.0, 0.0, 1.0]).repeat_interleave(inner), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Mix the tokens of (..., seq, width); with `causal`, each reads itself and those before it."""
         *lead, seq, _ = x.shape
-        qkv = self.qkv(x, self.qkv.bias * self.counts).view(-1, seq, 3, self.heads, self.head_width)
+        of_q, _, of_v = self.qkv.bias.chunk(3, -1)
+        qkv = self.qkv(x, torch.cat([of_q, torch.zeros_like(of_q), of_v], -1)).view(
+            -1, seq, 3, self.heads, self.head_width
+        )
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = self.mix(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))

@@ -12,7 +12,6 @@ NAME/kept.json              what was measured when it was kept (`looped.keeping`
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from looped.config import nearest
@@ -61,21 +60,19 @@ def find(name: str) -> Path:
 
 
 def locate(path: str | Path, *, beside: Path | None = None) -> Path:
-    """The run folder that is meant: a path that exists, else the run of that name that lies in `beside`.
+    """The run folder that is meant: a path that exists, else the kept model of that name, else the run `beside`.
 
-    Else the kept model of that name, else the path as it is.
+    Else the path as it is.
     """
-    for place in (Path(path), *([] if beside is None else [beside / path])):
-        if os.path.exists(place):
-            return place
-    return kept_models().get(str(path), Path(path))
+    path = Path(path)
+    if os.path.exists(path):
+        return path
+    near = path if beside is None else beside / path
+    return kept_models().get(str(path), near if os.path.exists(near) else path)
 
 
 def hint(path: Path) -> str:
-    """The end of a message about a path that is no run folder: what to train first, or the nearest kept model."""
-    of_recipe = re.fullmatch(r"([^/]+)-[0-9a-f]{10}", str(path))
-    if of_recipe and not os.path.exists(path):
-        return f", or train `{of_recipe[1]}` first, at the same --scale and into the same --out."
+    """The end of an error message about a path that is no run folder: the nearest kept model, where it may be meant."""
     known = {} if os.path.exists(path) else kept_models()
     return f", or name a kept model. {nearest(str(path), known)}" if known else "."
 

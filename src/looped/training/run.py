@@ -345,7 +345,9 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
     checkpoint = checkpoint or latest_checkpoint(path)
     if checkpoint is None:
         if not os.path.isdir(path):  # false also for names that no file can have
-            raise ValueError(f"there is no run folder {path}. Name one that is there{hint(path)}")
+            recipe = re.fullmatch(r"([^/]+)-[0-9a-f]{10}", str(path))
+            remedy = f", or train `{recipe[1]}` into the folder of this run first." if recipe else hint(path)
+            raise ValueError(f"there is no run folder {path}. Name one that is there{remedy}")
         raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
     weights = checkpoint.part("average") or checkpoint.part("model")
     try:

@@ -70,7 +70,7 @@ def sparse(scale: Scale = "cpu") -> Experiment:
 def sparse_longer(scale: Scale = "cpu") -> Experiment:
     """Sparse linear regression: at `paper` scale `yang24.sparse` trained on, later pairs weighing more (Fig. 10a)."""
     base = replace(sparse(scale), name="yang24.sparse_longer")
-    return _on(base, "yang24.sparse", steps=200_000, grows=140_000) if scale == "paper" else base
+    return _trained_on(base, "yang24.sparse", steps=200_000, grows=140_000) if scale == "paper" else base
 
 
 def tied(scale: Scale = "cpu") -> Experiment:
@@ -96,8 +96,8 @@ def sparse_12_layers_longer(scale: Scale = "cpu") -> Experiment:
     base = replace(first, name="yang24.sparse_12_layers_longer")
     if scale != "paper":
         return base
-    # longer, or with no run to start from, the loss rises again while the rate falls (log.md)
-    return _on(base, first.folder, steps=28_000, grows=24_080, clip=0.3)
+    # longer, or from nothing, its training broke or its loss rose again (log.md)
+    return _trained_on(base, first.folder, steps=28_000, grows=24_080, clip=0.3)
 
 
 def tree(scale: Scale = "cpu") -> Experiment:
@@ -142,7 +142,7 @@ def _unlooped(base: Experiment, scale: Scale) -> Experiment:
     )
 
 
-def _on(base: Experiment, start: str, *, steps: int, grows: int, clip: float = 1.0) -> Experiment:
+def _trained_on(base: Experiment, start: str, *, steps: int, grows: int, clip: float = 1.0) -> Experiment:
     """Trained on from the weights of `start`, later pairs weighing more: 21 points, from step `grows` on 41.
 
     Nearly all of the loss is at few examples, where no model can answer; unweighted, it drowns the rest (log.md).

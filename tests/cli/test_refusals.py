@@ -42,6 +42,11 @@ def test_slow_baselines_cannot_go_with_a_shift_of_the_query(call, refused, tmp_p
     assert call("evaluate", linear.path, "--all-baselines", "--shift", "equal", "--quiet", *common)[0] == 0
 
 
+def test_all_baselines_and_none_are_not_asked_for_at_once(refused, tmp_path):
+    run = small(tmp_path / "linear", LinearRegression(d=2))
+    assert "Leave one of the two out" in refused("evaluate", run.path, "--all-baselines", "--no-baselines")
+
+
 @pytest.mark.parametrize("command", ["report", "list"])
 def test_a_folder_of_results_that_is_not_there_is_said(command, refused, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -88,6 +88,9 @@ def test_the_command_draws_the_slow_ones_on_request_and_keeps_them(tmp_path, mon
     quick = json.loads(call(*command).out)
     assert [one["label"] for one in quick["by_examples"]][1:] == ["3-nearest neighbours", "least squares", "averaging"]
     assert not (tmp_path / "cache").exists()
+    alone = json.loads(call(*command, "--no-baselines").out)
+    assert alone["by_examples"] == quick["by_examples"][:1]
+    assert alone["name"] != quick["name"]
     for _ in range(2):
         printed = call(*command, "--all-baselines")
         labels = [one["label"] for one in json.loads(printed.out)["by_examples"]]

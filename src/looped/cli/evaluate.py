@@ -61,6 +61,9 @@ def evaluate(
         bool,
         typer.Option("--all-baselines", help="Also those that take minutes, at about ten positions; kept for later."),
     ] = False,
+    no_baselines: Annotated[
+        bool, typer.Option("--no-baselines", help="The model alone, where many prompts would keep baselines long.")
+    ] = False,
     name: Annotated[
         str | None, typer.Option(help="Its title in the run folder and the report; default what is not usual.")
     ] = None,
@@ -93,6 +96,8 @@ def evaluate(
     points = usual_points(opened, judged.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
+    if all_baselines and no_baselines:
+        raise ValueError("got `--all-baselines` and `--no-baselines`. Leave one of the two out.")
     model = chosen_model(opened, device, best=best)
     slow = slow_baselines_for(judged, at=spread(points), workers=os.cpu_count() or 1) if all_baselines else {}
     if slow and any(one.stage == 1 for one in shifts):
@@ -102,7 +107,8 @@ def evaluate(
         )
     with baseline_bar(list(slow), quiet=quiet) as told:
         kept = {title: cached(title, baseline, progress=told) for title, baseline in slow.items()}
-        baselines = {**baselines_for(judged), **kept} if slow else None
+        usual_ones = {} if no_baselines else None
+        baselines = {**baselines_for(judged), **kept} if slow else usual_ones
         result = (partial(evaluate_shifted, shifts=shifts) if shifts else judge)(
             model,
             judged,
@@ -119,11 +125,8 @@ def evaluate(
     with contextlib.suppress(ValueError):  # a damaged record matters only to those who do not say `--points`
         usual = usual_points(opened, judged.d)
     sizes = _sizes(result, points=points, usual=usual, max_loops=max_loops, seed=seed)
-    title = (
-        ", ".join([*changed, *["best weights"] * best, *sizes, *["all baselines"] * all_baselines])
-        if name is None
-        else name
-    )
+    which = ["best weights"] * best + sizes + ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
+    title = ", ".join([*changed, *which]) if name is None else name
     saved = None if opened.kept else save_evaluation(opened, title, result)
     if json:
         print_json({"run": run, "name": title, "saved": saved and str(saved), **result.to_data()})

@@ -1,4 +1,4 @@
-"""Figures of the papers: found, measured, judged, drawn, kept.
+"""Studies by name: measured, judged, drawn, and kept.
 
 OUT/NAME.SCALE.json            numbers, claims, provenance
 OUT/figures/NAME.SCALE.svg     the figure, and .png
@@ -6,12 +6,12 @@ OUT/figures/NAME.SCALE.svg     the figure, and .png
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import pkgutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,53 +19,65 @@ from typing import Any
 import torch
 
 import looped.papers
-from looped.config import nearest
-from looped.evaluation.claims import Data, Figure, Judged, Settings
+from looped.config import load_code, nearest
 from looped.files import check_folder, read_json, write_json
+from looped.studies.claims import JudgedClaim
+from looped.studies.study import Context, Study
+from looped.studies.table import Table
 from looped.training.run import provenance
 
+FORMAT = 2
+"""Version of a result file; version 1 held nested data of every figure's own."""
 DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
-"""What judging or drawing says to numbers of another form."""
+"""Errors that judging or drawing raises when the numbers have another form."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A figure as measured."""
+    """A study as measured."""
 
-    figure: Figure
+    study: Study
     """Which one."""
     scale: str
     """At which scale."""
-    data: Data
+    table: Table
     """The numbers."""
-    claims: list[Judged]
-    """The paper's sentences, judged."""
+    claims: list[JudgedClaim]
+    """What the paper says, judged."""
     provenance: dict[str, Any]
-    """Command, commit, device, versions, seconds."""
+    """Command, commit, device, versions, seconds, trainings."""
     path: Path
     """The file that keeps it."""
     measured: bool = False
-    """Just now; otherwise it comes from the file, as whoever had it left it."""
-    taken: bool = False
-    """From the results kept with looped."""
+    """Measured just now; otherwise read from the file."""
+    shipped: bool = False
+    """Read from the results that come with looped's sources."""
     outdated: bool = False
-    """Measured with settings that the figure no longer has at this scale."""
+    """Measured with settings that the study no longer has at this scale."""
 
 
-def figures() -> dict[str, Figure]:
-    """Every figure of every paper, by name, in the order of the modules and their lines."""
-    found: dict[str, Figure] = {}
+def studies() -> dict[str, Study]:
+    """Every study of every paper, by name, in the order of the modules and their lines."""
+    by_name: dict[str, Study] = {}
     for info in pkgutil.walk_packages(looped.papers.__path__, "looped.papers."):
         members = vars(importlib.import_module(info.name)).values()
-        found |= {member.name: member for member in members if isinstance(member, Figure)}
-    return found
+        by_name |= {member.name: member for member in members if isinstance(member, Study)}
+    return by_name
 
 
-def select(names: Sequence[str]) -> list[Figure]:
-    """The figures of those names; a paper's name means all of its figures, a figure's without letter all its panels."""
-    known = figures()
-    chosen: dict[str, Figure] = {}
+def select(names: Sequence[str]) -> list[Study]:
+    """The studies of those names.
+
+    A paper's name means all of its studies, a figure's name without its letter all its panels, and `file.py:name` a
+    study of the user's own.
+    """
+    known = studies()
+    chosen: dict[str, Study] = {}
     for name in names:
+        if ".py" in name:
+            own_study = from_file(name)
+            chosen[own_study.name] = own_study
+            continue
         panels = {key for key in known if key[:-1] == name and key[-1].isalpha()}
         hits = {key: known[key] for key in known if key == name or key.startswith(f"{name}.") or key in panels}
         if not hits:
@@ -75,13 +87,20 @@ def select(names: Sequence[str]) -> list[Figure]:
     return list(chosen.values())
 
 
-def settings_hash(figure: Figure, scale: str) -> str:
-    """The same for a result and for the figure of today, if the result is one of today's settings."""
-    return hashlib.sha256(json.dumps(figure.settings[scale], sort_keys=True).encode()).hexdigest()[:10]
+def from_file(name: str) -> Study:
+    """The study `file.py:name` of the user's own."""
+    path, colon, attribute = name.partition(":")
+    module = load_code(path)
+    study = getattr(module, attribute, None) if colon else None
+    if not isinstance(study, Study):
+        there = [key for key, value in vars(module).items() if isinstance(value, Study)]
+        remedy = nearest(attribute, there) if there else "The file has no `Study`."
+        raise ValueError(f"a study of your own reads `file.py:name`; got `{name}`. {remedy}")
+    return study
 
 
 def reproduce(
-    figure: Figure,
+    study: Study,
     scale: str,
     *,
     out: Path,
@@ -89,62 +108,86 @@ def reproduce(
     progress: Callable[[str, float], None] = lambda what, share: None,
     runs: Path = Path("runs"),
     again: bool = False,
-    own: Path | None = None,
+    shipped: Path | None = None,
 ) -> Result:
-    """Measure a figure unless `out` has it at these settings already, judge its claims, and keep both.
+    """Measure a study unless `out` has it with these settings already, judge its claims, and keep both.
 
-    `own` is a folder whose results count too, such as the one that comes with the library's sources.
-    Claims are always judged anew from the numbers: they are cheap, and a claim may have been added since.
+    `shipped` is a folder whose results count too: the one that comes with the library's sources. Claims are always
+    judged anew from the numbers: that is cheap, and a claim may have been added since.
     """
-    if scale not in figure.settings:
-        raise ValueError(f"{figure.name} has no scale `{scale}`. {nearest(scale, figure.settings)}")
+    settings, key = study.settings(scale), study.settings_hash(scale)
     check_folder(out, "results")
-    path = out / f"{figure.name}.{scale}.json"
-    sizes = figure.settings[scale]
-    key = settings_hash(figure, scale)
-    kept, taken = _read(path, again=again), False
-    if kept.get("settings_hash") != key and own is not None:
-        ours = _read(own / path.name, again=again)
-        taken = ours.get("settings_hash") == key
-        kept = ours if taken else kept
-    measured = kept.get("settings_hash") != key
+    path = out / f"{study.name}.{scale}.json"
+    content, from_shipped = _read(path, again=again), False
+    if content.get("settings_hash") != key and shipped is not None:
+        ours = _read(shipped / path.name, again=again)
+        from_shipped = ours.get("settings_hash") == key
+        content = ours if from_shipped else content
+    measured = content.get("settings_hash") != key
     if measured:
-        started = time.monotonic()
-        settings = Settings(scale=scale, device=torch.device(device), progress=progress, runs=runs)
+        context = Context(scale=scale, device=torch.device(device), progress=progress, runs=runs)
+        with stopwatch(runs / f".{study.name}.{scale}-{key}.seconds.json") as seconds:
+            table = study.measure(scale)(study.cells(scale), context)
         # through JSON and back, so that a fresh result and a kept one are the same thing
-        data = json.loads(json.dumps(figure.measure(sizes, settings), allow_nan=False))
-        origin = {**provenance(device), "seconds": round(time.monotonic() - started, 2)}
-        origin |= {"trainings": settings.used} if settings.used else {}
+        data = json.loads(json.dumps(table.to_data(), allow_nan=False))
+        origin = {**provenance(device), "seconds": round(seconds(), 2)}
+        origin |= {"trainings": context.trainings} if context.trainings else {}
     else:
-        data, origin = kept.get("data", {}), kept.get("provenance", {})
+        data, origin = content.get("table", []), content.get("provenance", {})
+    source = shipped / path.name if from_shipped and shipped is not None else path
     try:
-        claims = figure.judge(data, scale)
+        table = Table.from_data(data)
+        claims = study.judge(table, scale)
         origin = {**origin, "seconds": float(origin["seconds"])}
     except DAMAGE as error:
         if measured:
             raise
-        raise damaged(own / path.name if taken and own is not None else path, error) from None
-    content = {
-        "figure": figure.name,
-        "title": figure.title,
+        raise damaged(source, error) from None
+    written = {
+        "format": FORMAT,
+        "study": study.name,
+        "title": study.title,
         "scale": scale,
-        "settings": sizes,
+        "settings": settings,
         "settings_hash": key,
         "claims": [claim.to_data() for claim in claims],
         "provenance": origin,
-        "data": data,
+        "table": data,
     }
-    write_json(path, content)
-    how = {"provenance": origin, "path": path, "measured": measured, "taken": taken}
-    return Result(figure=figure, scale=scale, data=data, claims=claims, **how)
+    write_json(path, written)
+    where = {"provenance": origin, "path": path, "measured": measured, "shipped": from_shipped}
+    return Result(study=study, scale=scale, table=table, claims=claims, **where)
+
+
+@contextmanager
+def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
+    """Seconds spent in the block, together with those of earlier attempts that were interrupted."""
+    started = time.monotonic()
+    earlier = float(read_json(path)["seconds"]) if path.is_file() else 0.0
+
+    def seconds() -> float:
+        return earlier + time.monotonic() - started
+
+    try:
+        yield seconds
+    except BaseException:
+        if path.parent.is_dir():
+            write_json(path, {"seconds": seconds()})
+        raise
+    path.unlink(missing_ok=True)
 
 
 def _read(path: Path, *, again: bool) -> dict[str, Any]:
     """A result that is there and not to be measured again; else nothing."""
-    kept = read_json(path) if path.exists() and not again else {}
-    if not isinstance(kept, dict):
+    content = read_json(path) if path.exists() and not again else {}
+    if not isinstance(content, dict):
         raise damaged(path, "it holds no object")
-    return kept
+    if content and content.get("format", 1) != FORMAT:
+        raise ValueError(
+            f"{path} was written by another version of looped. Convert it with `python tools/carry_over.py {path}`, "
+            "or measure it anew with `--again`."
+        )
+    return content
 
 
 def damaged(path: Path, why: object) -> ValueError:
@@ -152,22 +195,19 @@ def damaged(path: Path, why: object) -> ValueError:
     return ValueError(f"{path} is damaged or of another version ({why!r}). Measure it anew with `--again`.")
 
 
-def kept(out: Path) -> list[Result]:
-    """The results that a folder keeps, by name and scale; those of a figure or scale not known are passed over."""
-    known, found = figures(), []
+def kept_results(out: Path) -> list[Result]:
+    """The results that a folder keeps, by name and scale; those of unknown studies or scales are passed over."""
+    known, results = studies(), []
     for path in sorted(out.glob("*.json")):
         content = read_json(path)
-        figure = known.get(str(content.get("figure"))) if isinstance(content, dict) else None
-        if figure is None or str(content.get("scale")) not in figure.settings:
+        study = known.get(str(content.get("study"))) if isinstance(content, dict) else None
+        if study is None or str(content.get("scale")) not in study.scales:
             continue
         try:
-            scale, data = content["scale"], content["data"]
-            how = {
-                "provenance": content["provenance"],
-                "path": path,
-                "outdated": content.get("settings_hash") != settings_hash(figure, scale),
-            }
-            found.append(Result(figure=figure, scale=scale, data=data, claims=figure.judge(data, scale), **how))
+            scale, table = content["scale"], Table.from_data(content["table"])
+            outdated = content.get("settings_hash") != study.settings_hash(scale)
+            where = {"provenance": content["provenance"], "path": path, "outdated": outdated}
+            results.append(Result(study=study, scale=scale, table=table, claims=study.judge(table, scale), **where))
         except DAMAGE as error:
             raise damaged(path, error) from None
-    return found
+    return results

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from looped.bench.measure import Measured
 from looped.bench.rivals import RIVALS
-from looped.evaluation.panels import DASHES, finish, log_y, reference_line
+from looped.evaluation.lines import DASHES, finish, log_y, reference_line
 from looped.report.drawing import PALETTE, blank
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import DASHES, finish, reference_line
+from looped.evaluation.lines import DASHES, finish, reference_line
 from looped.theorems.chen24.instances import draw as draw_instances
 
 PAPER_KAPPA = {16: 4.57, 32: 3.13, 64: 2.07, 128: 1.62}

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from looped.evaluation.diagnose import SETTLED, Diagnosis
-from looped.evaluation.panels import finish, log_y, reference_line
+from looped.evaluation.lines import finish, log_y, reference_line
 from looped.report.drawing import DASHES, INK, PALETTE, blank
 
 if TYPE_CHECKING:

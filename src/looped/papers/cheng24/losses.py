@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Settings
-from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
+from looped.evaluation.lines import finish, log_y, reference_line, seeds_line
 from looped.papers.cheng24 import judges
 from looped.papers.cheng24.scales import LOSSES
 from looped.papers.cheng24.training import Case, outcomes

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
+from looped.evaluation.lines import finish, log_y, reference_line, seeds_line
 from looped.files import finite
 from looped.functional.descent import gradient_descent, newton_inverse
 from looped.papers import gao24

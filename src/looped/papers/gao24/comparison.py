@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y, seeds_line
+from looped.evaluation.lines import finish, log_y, seeds_line
 from looped.papers import gao24
 from looped.papers.gao24.variants import MODELS, Sizes, judged, ratio, read, three, trained, written
 

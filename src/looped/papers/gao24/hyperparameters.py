@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y, seeds_line
+from looped.evaluation.lines import finish, log_y, seeds_line
 from looped.experiment import Experiment
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.papers import gao24

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import Interval
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish
+from looped.evaluation.lines import finish
 from looped.evaluation.translation import bleu, cross_entropies, per_token, translate
 from looped.papers import gao24
 from looped.papers.gao24.comparison import LAYERS

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
+from looped.evaluation.lines import finish, log_y, reference_line, seeds_line
 from looped.functional.polynomials import extremal_size
 from looped.papers.gatmiry24.best import best_rates, chebyshev_rates, interval, loss_of
 from looped.papers.gatmiry24.depth import listed

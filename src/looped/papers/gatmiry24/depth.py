@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
+from looped.evaluation.lines import finish, log_y, reference_line, seeds_line
 from looped.papers.gatmiry24.best import Nodes, best_rate, best_rates, interval, loss_of
 from looped.papers.gatmiry24.sizes import DEPTH
 from looped.papers.gatmiry24.training import (

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y, seeds_line
+from looped.evaluation.lines import finish, log_y, seeds_line
 from looped.functional import kernels
 from looped.models.kernel_transformer import KernelTransformerConfig, restricted, unrestricted
 from looped.papers.gatmiry24.depth import listed

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y, reference_line, seeds_line
+from looped.evaluation.lines import finish, log_y, reference_line, seeds_line
 from looped.papers.gatmiry24.best import Nodes, best_rate, best_rates, loss_of, windows
 from looped.papers.gatmiry24.depth import SETTINGS, listed
 from looped.papers.gatmiry24.sizes import WINDOWS

@@ -18,7 +18,7 @@ from looped.baselines.trees import boosted, greedy_tree
 from looped.evaluation.cache import cached
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.curves import Baseline
-from looped.evaluation.panels import finish
+from looped.evaluation.lines import finish
 from looped.experiment import Experiment
 from looped.papers.yang24 import (
     Scale,

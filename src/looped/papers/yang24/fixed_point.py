@@ -10,7 +10,7 @@ from typing import Any
 
 from looped.baselines.linear import least_squares
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish
+from looped.evaluation.lines import finish
 from looped.experiment import Experiment
 from looped.functional.schedules import Ramp, RandomDepth
 from looped.models.decoder import DecoderConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from looped.evaluation.claims import Data
-from looped.evaluation.panels import log_y, reference_line, seeds_line
+from looped.evaluation.lines import log_y, reference_line, seeds_line
 from looped.papers.yang24.judges import center
 
 if TYPE_CHECKING:

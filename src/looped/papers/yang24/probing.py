@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, reference_line
+from looped.evaluation.lines import finish, reference_line
 from looped.evaluation.probes import TARGETS, probe
 from looped.experiment import Experiment
 from looped.papers.yang24 import linear, linear_12_layers

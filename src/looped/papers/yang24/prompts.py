@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish
+from looped.evaluation.lines import finish
 from looped.experiment import Experiment, OptimizerConfig
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers

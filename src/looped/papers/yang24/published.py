@@ -9,7 +9,7 @@ from typing import Any
 
 from looped.baselines.linear import least_squares
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y
+from looped.evaluation.lines import finish, log_y
 from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, linear_published
 from looped.papers.yang24.judges import FLAT, at, at_most, beside, best_error, drift, quotient

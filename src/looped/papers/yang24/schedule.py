@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish
+from looped.evaluation.lines import finish
 from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, linear, relu_network, sparse, tree
 from looped.papers.yang24.classes import CHEAP, EACH

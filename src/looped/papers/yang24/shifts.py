@@ -16,7 +16,7 @@ import torch
 from looped.baselines.linear import least_squares
 from looped.config import decode, encode
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish
+from looped.evaluation.lines import finish
 from looped.evaluation.shifted import shifted_errors
 from looped.experiment import Experiment
 from looped.functional.schedules import RandomDepth

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, log_y
+from looped.evaluation.lines import finish, log_y
 from looped.experiment import Experiment
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import linear, linear_12_layers

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish
+from looped.evaluation.lines import finish
 from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, sparse, sparse_12_layers
 from looped.papers.yang24.classes import CHEAP, EACH

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.panels import finish, reference_line
+from looped.evaluation.lines import finish, reference_line
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.functional.schedules import RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig

@@ -1,0 +1,26 @@
+"""Studies: a grid of cells, a tidy table, and claims that are expressions over it."""
+
+from looped.studies.claims import Learned, Published, claim
+from looped.studies.measures import Curves
+from looped.studies.panels import Axis, Panels
+from looped.studies.quantities import (
+    area,
+    at,
+    best,
+    curve,
+    drift,
+    gap,
+    geomean,
+    last,
+    loops_to,
+    mean,
+    within_factor,
+    worst,
+)
+from looped.studies.study import Context, Study
+from looped.studies.table import Cell, Table
+
+__all__ = [
+    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "area", "at", "best",
+    "claim", "curve", "drift", "gap", "geomean", "last", "loops_to", "mean", "within_factor", "worst",
+]  # fmt: skip

@@ -1,0 +1,55 @@
+"""Quantities compared with numbers, and the verdict that an interval allows."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from looped.studies.table import text
+from looped.studies.values import Value
+
+if TYPE_CHECKING:
+    from looped.studies.expressions import Curve, Quantity
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A quantity and the number it is compared with."""
+
+    quantity: Quantity
+    relation: str
+    bound: float
+
+    def holds(self, number: float) -> bool:
+        """Whether a number satisfies it; one that is not finite never does."""
+        compare = {"at most": operator.le, "at least": operator.ge, "below": operator.lt, "above": operator.gt}
+        return math.isfinite(number) and compare[self.relation](number, self.bound)
+
+    def verdict(self, value: Value) -> str:
+        """By the whole interval: holds, fails, or undecided where the interval straddles the bound."""
+        ends = [self.holds(value.low), self.holds(value.high), *map(self.holds, value.by_seed)]
+        return "holds" if all(ends) else "undecided" if any(ends) else "fails"
+
+    def __str__(self) -> str:
+        return f"{self.quantity} {self.relation} {text(float(self.bound))}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """Conditions that must all hold."""
+
+    conditions: tuple[Condition, ...]
+
+    def __and__(self, other: Check) -> Check:
+        return Check((*self.conditions, *other.conditions))
+
+    def leaves(self) -> Iterator[Curve]:
+        """Every leaf that it reads."""
+        for condition in self.conditions:
+            yield from condition.quantity.leaves()
+
+    def __str__(self) -> str:
+        return ", and ".join(map(str, self.conditions))

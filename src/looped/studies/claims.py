@@ -1,0 +1,172 @@
+"""A sentence of a paper as a check on measured numbers, and its verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from looped.studies.checks import Check
+from looped.studies.expressions import Curve, NotMeasured, Quantity
+from looped.studies.table import Table
+
+Verdict = Literal["holds", "fails", "undecided", "not judged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A number in print, shown beside ours."""
+
+    what: str
+    """What it is of: "12 layers, k = 20"."""
+    number: str
+    """The number as printed."""
+    ours: Quantity
+    """What we have for it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """What a paper says, and what must be measured for it to hold; stated before any run."""
+
+    name: str
+    """Its name within the study."""
+    statement: str
+    """What the paper says, in plain words, with where it says so."""
+    check: Check
+    """When it holds."""
+    remark: str = ""
+    """What a reader must know beyond the numbers: why it fails, what was read into the sentence."""
+    published: Sequence[Published] = ()
+    """Numbers in print, to be shown beside ours."""
+
+
+def claim(name: str, statement: str, check: Check, *, remark: str = "", published: Sequence[Published] = ()) -> Claim:
+    """A claim; the text of its tolerance is made from the check."""
+    return Claim(name=name, statement=statement, check=check, remark=remark, published=tuple(published))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedClaim:
+    """A claim after a run."""
+
+    id: str
+    """`paper.figure.name`."""
+    statement: str
+    """What the paper says."""
+    asked: str
+    """What must be measured for it to hold."""
+    value: float | None
+    """What was measured, the mean over seeds; None where there is no finite number."""
+    low: float | None
+    """Lower end of its interval."""
+    high: float | None
+    """Upper end of its interval."""
+    seeds: int
+    """Trained models behind the number, for each cell."""
+    bound: float
+    """What the number is compared with."""
+    verdict: Verdict
+    """Whether it holds, as far as that was judged."""
+    scale: str
+    """At which scale it was measured."""
+    note: str = ""
+    """Why it was not judged, the parts of the number, published numbers, and remarks."""
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned:
+    """When a model counts as trained: its error is at most halfway from predicting zero to the best known predictor.
+
+    Claims that read only models which have not learned are not judged.
+    """
+
+    of: str = "by_examples"
+    """The curve whose last value is the model's error."""
+    zero: float | str = 1.0
+    """What predicting zero costs: a number, or the name of a quantity of the cell."""
+    best: float | str | None = None
+    """The error of the best known predictor: a number, the name of a quantity of the cell, or None for the least error
+    among the study's baselines (cells without a seed) at the same place."""
+
+    def obstacle(self, table: Table, leaves: Sequence[Curve]) -> str:
+        """Why none of the models behind these leaves has learned; empty where one has, or where none was trained."""
+        cells = {}
+        for leaf in leaves:
+            for series in table:
+                fits = all(value in (min, max) or series.cell.get(key) == value for key, value in leaf.labels.items())
+                if fits and series.seed is not None and series.quantity == self.of:
+                    cells.setdefault(series.cell, []).append(series.value[-1])
+        if not cells:
+            return ""
+        needed = {cell: self._needed(table, cell) for cell in cells}
+        errors = {cell: sum(values) / len(values) for cell, values in cells.items()}
+        if any(errors[cell] <= needed[cell] for cell in cells):
+            return ""
+        nearest = min(cells, key=lambda cell: errors[cell] - needed[cell])
+        return (
+            f"no model has learned: the best ({nearest}) has error {errors[nearest]:.3g}, needed {needed[nearest]:.3g}"
+        )
+
+    def _needed(self, table: Table, cell: Any) -> float:
+        zero = self._number(table, cell, self.zero)
+        if self.best is not None:
+            return (zero + self._number(table, cell, self.best)) / 2
+        ends = [series for series in table if series.seed is None and series.quantity == self.of and series.x]
+        shared = [series for series in ends if all(cell.get(k, v) == v or k == "model" for k, v in series.cell.items())]
+        return (zero + min((series.value[-1] for series in shared), default=0.0)) / 2
+
+    def _number(self, table: Table, cell: Any, source: float | str) -> float:
+        if isinstance(source, str):
+            readings = Curve(source, cell).read(table)
+            return list(readings.values())[-1].mean
+        return source
+
+
+def judge(claim: Claim, table: Table, *, study: str, scale: str, preview: bool, learned: Learned | None) -> JudgedClaim:
+    """The verdict on a claim, by the interval of what was measured; a preview gives the number alone."""
+    first = claim.check.conditions[0]
+    values, notes = [], []
+    try:
+        values = [condition.quantity.value(table) for condition in claim.check.conditions]
+        for condition, value in zip(claim.check.conditions, values, strict=True):
+            notes += [f"{condition.quantity}, {value.basis}: {value}", *condition.quantity.details(table)]
+        why = "" if learned is None else learned.obstacle(table, list(claim.check.leaves()))
+        why = f"a preview at {scale} scale" if preview else why
+    except NotMeasured as error:
+        values, why = [], f"not measured at {scale} scale: {error}"
+    verdict: Verdict = "not judged"
+    if values and not why:
+        verdicts = [condition.verdict(value) for condition, value in zip(claim.check.conditions, values, strict=True)]
+        verdict = "fails" if "fails" in verdicts else "undecided" if "undecided" in verdicts else "holds"
+    notes += [f"{entry.what}: published {entry.number}, here {_shown(entry.ours, table)}" for entry in claim.published]
+    value = values[0] if values else None
+    return JudgedClaim(
+        id=f"{study}.{claim.name}",
+        statement=claim.statement,
+        asked=str(claim.check),
+        value=None if value is None else _finite(value.mean),
+        low=None if value is None else _finite(value.low),
+        high=None if value is None else _finite(value.high),
+        seeds=0 if value is None else value.seeds,
+        bound=float(first.bound),
+        verdict=verdict,
+        scale=scale,
+        note="; ".join(dict.fromkeys(part for part in (why, *notes, claim.remark) if part)),
+    )
+
+
+def _shown(ours: Quantity, table: Table) -> str:
+    try:
+        return str(ours.value(table))
+    except NotMeasured:
+        return "not measured"
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -1,0 +1,169 @@
+"""How the cells of a study are measured: train each, evaluate each, on the same prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from looped.evaluation.bootstrap import bootstrap
+from looped.evaluation.curves import Baseline, evaluate
+from looped.evaluation.curves import Curve as EvaluatedCurve
+from looped.experiment import Experiment
+from looped.models.base import LoopedModel
+from looped.studies.study import Cells, Context
+from looped.studies.table import Cell, Label, Table
+from looped.tasks.task import Task
+from looped.training.grid import train_variants
+from looped.training.run import Run
+
+TRAINING_SHARE = 0.9
+"""Share of a study's progress bar that training takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Error by examples and by loops of trained models, and of baselines, on the same prompts.
+
+    For every cell and seed: `by_examples`, `by_loops`, `trained_loops`, `layers_applied`, `parameters`.
+    Baselines are cells with the label `model` and no seed.
+    """
+
+    seeds: tuple[int, ...] = (0,)
+    """One training for each."""
+    prompts: int = 1280
+    """Prompts for the errors."""
+    prompt_seed: int = 1
+    """Names the prompts."""
+    level: float = 0.9
+    """Level of the intervals over prompts."""
+    loops: int = 500
+    """Looped models are read up to this many loops."""
+    at_trained_loops: bool = False
+    """Whether the curve by examples is read after the model's own loops, not after `loops`."""
+    baselines: Callable[[Task], Mapping[str, Baseline]] | None = None
+    """What a person would use instead on a task, by label; a module-level function."""
+
+    def __call__(self, cells: Cells, context: Context) -> Table:
+        """Train what is missing and evaluate everything."""
+        runs = trained(cells, self.seeds, context)
+        table = Table()
+        for index, (cell, members) in enumerate(runs.items()):
+            share = TRAINING_SHARE + (1 - TRAINING_SHARE) * index / len(runs)
+            context.progress(f"evaluating {cell}", share)
+            for seed, run in zip(self.seeds, members, strict=True):
+                self.add_model(table, cell, seed, run.experiment, run.model(context.device))
+        self.add_baselines(table, cells, context)
+        return table
+
+    def far(self, experiment: Experiment) -> int:
+        """The most loops that a model of this experiment is read after."""
+        b = experiment.model.loops
+        return max(self.loops, b if self.at_trained_loops else 1) if b > 1 else 1
+
+    def add_model(self, table: Table, cell: Cell, seed: int, experiment: Experiment, model: LoopedModel) -> None:
+        """One model's curves and sizes."""
+        far, most_trained = self.far(experiment), trained_loops(experiment)
+        evaluation = evaluate(
+            model,
+            experiment.task,
+            points=experiment.train.points,
+            loops=experiment.model.loops if self.at_trained_loops else far,
+            max_loops=far,
+            prompts=self.prompts,
+            seed=self.prompt_seed,
+            level=self.level,
+            baselines={},
+        )
+        add_curve(table, cell, "by_examples", self.example_curve(evaluation.by_examples[0], experiment.task), seed=seed)
+        add_curve(table, cell, "by_loops", evaluation.by_loops, seed=seed, places=shown_loops(far, most_trained))
+        table.add(cell, "trained_loops", most_trained, seed=seed)
+        table.add(cell, "layers_applied", experiment.model.layers_applied, seed=seed)
+        table.add(cell, "parameters", model.num_parameters, seed=seed)
+
+    def example_curve(self, curve: EvaluatedCurve, task: Task) -> EvaluatedCurve:
+        """The curve by examples as the study shows it; a task whose examples are several tokens may join them."""
+        return curve
+
+    def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
+        """The baselines of every task among the cells, on the prompts of the models."""
+        if self.baselines is None:
+            return
+        for labels, experiment in tasks_of(cells):
+            generator = torch.Generator().manual_seed(self.prompt_seed)
+            points = experiment.train.points
+            prompt = experiment.task.sample(batch=self.prompts, n=points, generator=generator).to(torch.float64)
+            for name, baseline in self.baselines(experiment.task).items():
+                context.progress(name, 1 - 0.05 * (1 - TRAINING_SHARE))
+                errors = experiment.task.error(baseline(prompt), prompt)
+                self.add_errors(table, {**labels, "model": name}, errors)
+
+    def add_errors(self, table: Table, cell: Mapping[str, Label], errors: Tensor, *, seed: int | None = None) -> None:
+        """Errors (prompts, positions) as a curve by examples; positions without a number are left out."""
+        places = [place for place, missing in enumerate(errors.isnan().all(0).tolist()) if not missing]
+        interval = bootstrap(errors[:, places], level=self.level, seed=self.prompt_seed)
+        mean, low, high = (part.tolist() for part in interval)
+        table.add(cell, "by_examples", mean, x=places, low=low, high=high, seed=seed)
+
+
+def trained(
+    cells: Mapping[Cell, Experiment], seeds: Sequence[int], context: Context, *, share: float = TRAINING_SHARE
+) -> dict[Cell, list[Run]]:
+    """The runs of every cell, one for each seed; `share` of the study's progress."""
+    runs = train_variants(
+        {str(cell): experiment for cell, experiment in cells.items()}, seeds, **context.training(share)
+    )
+    return {cell: runs[str(cell)] for cell in cells}
+
+
+def tasks_of(cells: Mapping[Cell, Experiment]) -> list[tuple[dict[str, Label], Experiment]]:
+    """Each task once: the labels that all its cells share, `model` aside, and an experiment on it."""
+    groups: list[tuple[Experiment, list[Cell]]] = []
+    for cell, experiment in cells.items():
+        for first, members in groups:
+            if first.task == experiment.task and first.train.points == experiment.train.points:
+                members.append(cell)
+                break
+        else:
+            groups.append((experiment, [cell]))
+    return [
+        (
+            {
+                name: value
+                for name, value in members[0].items()
+                if name != "model" and all(cell.get(name) == value for cell in members)
+            },
+            first,
+        )
+        for first, members in groups
+    ]
+
+
+def add_curve(
+    table: Table,
+    cell: Mapping[str, Label],
+    quantity: str,
+    curve: EvaluatedCurve,
+    *,
+    seed: int | None = None,
+    places: Sequence[int] | None = None,
+) -> None:
+    """An evaluated curve, at all places of its axis or at some."""
+    indices = range(len(curve.x)) if places is None else [curve.x.index(place) for place in places]
+    mean, low, high = ([values[index] for index in indices] for values in (curve.mean, curve.low, curve.high))
+    table.add(cell, quantity, mean, x=[curve.x[index] for index in indices], low=low, high=high, seed=seed)
+
+
+def shown_loops(most: int, trained: int) -> list[int]:
+    """Every loop up to 50, then every fifth, and always the trained and the last."""
+    return sorted({*range(1, min(most, 50) + 1), *range(50, most + 1, 5), min(trained, most), most} - {0})
+
+
+def trained_loops(experiment: Experiment) -> int:
+    """The most loops that a step of its training takes."""
+    depth = experiment.train.depth
+    if depth is None:
+        return experiment.model.loops
+    return int(getattr(depth, "high", getattr(depth, "stop", experiment.model.loops)))

@@ -1,0 +1,219 @@
+"""How a study is drawn: which label is the column, which the colour, which quantity the axis.
+
+    Panels(y="by_loops", column="T", colour="b", mark_trained=True)
+
+Cells without a seed (baselines, bounds) are drawn as thin reference lines; a cell that lacks a panel's label is
+drawn in every panel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from looped.evaluation.lines import DASHES, finish, log_y, reference_line, seeds_line
+from looped.studies.table import Cell, Label, Series, Table, text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """The axes of one quantity."""
+
+    x: str
+    """What the quantity is drawn against."""
+    y: str = "squared error"
+    """What it is."""
+    log: bool = False
+    """Whether its axis is logarithmic."""
+    log_x: bool = False
+    """Whether the other axis is logarithmic."""
+    floor: float | None = None
+    """Nothing below it is shown on a logarithmic axis."""
+    places: bool = False
+    """Whether the ticks are the measured places, with a marker at each."""
+
+
+AXES = {
+    "by_examples": Axis(x="in-context examples"),
+    "by_loops": Axis(x="loop iterations", log=True, floor=1e-5),
+}
+"""Axes of the quantities that every trained model has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panels:
+    """A row or grid of panels, all of one quantity."""
+
+    y: str
+    """The quantity."""
+    axis: Axis | None = None
+    """Its axes; None where `AXES` has them."""
+    column: str | None = None
+    """A panel for each value of this label."""
+    row: str | None = None
+    """A row of panels for each value of this label."""
+    colour: str | None = None
+    """A colour for each value of this label."""
+    dash: str | None = None
+    """A dash pattern for each value of this label."""
+    only: Mapping[str, Any] = field(default_factory=dict)
+    """Only cells with these labels, or with one of a tuple of values."""
+    title: str = ""
+    """Title of a panel, with labels in braces: "T = {T}"; empty: the column's value."""
+    line: str = ""
+    """Legend text of a line, with labels in braces: "b = {b}"; empty: all labels that differ."""
+    wrap: int | None = None
+    """Most panels in a row."""
+    top: float | None = None
+    """Upper end of the y axis."""
+    bottom: float | None = None
+    """Lower end of the y axis; a plain axis starts at 0 unless this says otherwise."""
+    most: float | None = None
+    """Upper end of the x axis."""
+    mark_trained: bool = False
+    """A dashed vertical line at each model's trained loops."""
+    share_y: bool = True
+    """Whether panels of a row share their y axis."""
+    width: float = 2.6
+    """Width of a panel, inches."""
+    height: float = 2.9
+    """Height of a panel, inches."""
+    legend_columns: int = 4
+    """Columns of the legend."""
+
+
+def draw(figure: Any, table: Table, groups: Sequence[Panels]) -> None:
+    """Draw groups of panels: side by side where each is a single panel, else below each other."""
+    grids = [_grid(table, panels) for panels in groups]
+    if all(len(grid) == 1 and len(grid[0]) == 1 for grid in grids):
+        grids = [[[cell for grid in grids for cell in grid[0]]]]
+        groups_of_rows = [list(groups)]
+    else:
+        groups_of_rows = [[panels] * len(row) for panels, grid in zip(groups, grids, strict=True) for row in grid]
+    rows = [row for grid in grids for row in grid]
+    columns = max(map(len, rows))
+    figure.set_size_inches(max(4.4, columns * groups[0].width + 0.5), sum(_row_heights(groups_of_rows)) + 0.6)
+    axes = figure.subplots(len(rows), columns, squeeze=False)
+    for line_of_axes, row, panels_of_row in zip(axes, rows, groups_of_rows, strict=True):
+        for index, ax in enumerate(line_of_axes):
+            if index >= len(row):
+                ax.set_axis_off()
+                continue
+            panels, (title, part) = panels_of_row[index], row[index]
+            _panel(ax, part, panels, table)
+            ax.set_title(title)
+            if index and panels.share_y and panels_of_row[index - 1] is panels:
+                ax.set_ylabel("")
+                ax.set_ylim(line_of_axes[0].get_ylim())
+    finish(figure, columns=groups[0].legend_columns)
+
+
+def _row_heights(groups_of_rows: Sequence[Sequence[Panels]]) -> list[float]:
+    return [max(panels.height for panels in row) for row in groups_of_rows]
+
+
+def _grid(table: Table, panels: Panels) -> list[list[tuple[str, Table]]]:
+    """Rows of (title, what the panel shows)."""
+    shown = Table(series for series in table.where(panels.y) if _chosen(series.cell, panels.only))
+    rows = []
+    for row in _values(shown, panels.row):
+        line = [
+            (_title(panels, row, column), _part(_part(shown, panels.row, row), panels.column, column))
+            for column in _values(shown, panels.column)
+        ]
+        width = panels.wrap or len(line)
+        rows += [line[start : start + width] for start in range(0, len(line), width)]
+    return rows
+
+
+def _chosen(cell: Cell, only: Mapping[str, Any]) -> bool:
+    return all(cell.get(name) in (value if isinstance(value, tuple) else (value,)) for name, value in only.items())
+
+
+def _values(table: Table, label: str | None) -> list[Label | None]:
+    return [None] if label is None else list(table.labels(label))
+
+
+def _part(table: Table, label: str | None, value: Label | None) -> Table:
+    return table if label is None else Table(series for series in table if series.cell.get(label, value) == value)
+
+
+def _title(panels: Panels, row: Label | None, column: Label | None) -> str:
+    labels = {name: value for name, value in ((panels.row, row), (panels.column, column)) if name is not None}
+    if panels.title:
+        return panels.title.format(**{name: text(value) for name, value in labels.items()})
+    return ", ".join(value if isinstance(value, str) else f"{name} = {text(value)}" for name, value in labels.items())
+
+
+def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
+    axis = panels.axis or AXES[panels.y]
+    runs: dict[Cell, list[Series]] = {}
+    for series in table:
+        runs.setdefault(series.cell, []).append(series)
+    shown = Table(series for series in everything.where(panels.y) if _chosen(series.cell, panels.only))
+    trained = Table(series for series in shown if series.seed is not None)
+    colours, dashes = (_values(trained, label) for label in (panels.colour, panels.dash))
+    references = 0
+    for index, (cell, members) in enumerate(runs.items()):
+        label = _line_text(panels, cell, list(runs))
+        if members[0].seed is None:
+            style = {"linestyle": DASHES[1 + references % (len(DASHES) - 1)]}
+            reference_line(ax, list(members[0].x), _finite(members[0].value), label, **style)
+            references += 1
+            continue
+        colour = colours.index(cell.get(panels.colour)) if panels.colour in cell else index
+        dash = DASHES[dashes.index(cell.get(panels.dash)) % len(DASHES)] if panels.dash in cell else None
+        style = {"linestyle": dash} if dash is not None else {}
+        style |= {"marker": "o", "markersize": 3} if axis.places else {}
+        seeds_line(ax, colour, members[0].x, [_finite(series.value) for series in members], label, **style)
+        _interval_band(ax, colour, members)
+        if panels.mark_trained:
+            loops = everything.where("trained_loops", **cell).series[0].value[0]
+            ax.axvline(loops, color=f"C{colour % 6}", linestyle=(0, (2, 2)), linewidth=0.8, alpha=0.7)
+    _finish_axes(ax, axis, panels, runs)
+
+
+def _line_text(panels: Panels, cell: Cell, cells: Sequence[Cell]) -> str:
+    if panels.line and all(f"{{{name}}}" not in panels.line or name in cell for name in _braced(panels.line)):
+        return panels.line.format(**{name: text(value) for name, value in cell.items()})
+    hidden = {panels.column, panels.row, *panels.only}
+    shown = {name: value for name, value in cell.items() if name not in hidden}
+    return ", ".join(value if isinstance(value, str) else f"{name} = {text(value)}" for name, value in shown.items())
+
+
+def _braced(template: str) -> list[str]:
+    import string
+
+    return [name for _, name, _, _ in string.Formatter().parse(template) if name]
+
+
+def _interval_band(ax: Any, colour: int, members: Sequence[Series]) -> None:
+    """Of a lone seed the interval over prompts."""
+    first = members[0]
+    if len(members) == 1 and first.low is not None and first.high is not None:
+        ends = (_finite(first.low), _finite(first.high))
+        ax.fill_between(first.x, *ends, color=f"C{colour % 6}", alpha=0.17, linewidth=0)
+
+
+def _finish_axes(ax: Any, axis: Axis, panels: Panels, runs: Mapping[Cell, Sequence[Series]]) -> None:
+    ax.set(xlabel=axis.x, ylabel=axis.y)
+    if axis.log_x:
+        ax.set_xscale("log")
+    if axis.places:
+        places = sorted({place for members in runs.values() for place in members[0].x})
+        ax.set_xticks(places, [text(place) for place in places])
+        ax.minorticks_off()
+    if panels.most is not None:
+        longest = max(members[0].x[-1] for members in runs.values())
+        ax.set_xlim(0, min(panels.most, longest))
+    if axis.log:
+        ax.set_ylim(panels.bottom, panels.top)
+        log_y(ax, floor=axis.floor)
+    else:
+        ax.set_ylim(panels.bottom or 0, panels.top)
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    return [value if math.isfinite(value) else math.nan for value in values]

@@ -1,0 +1,177 @@
+"""What a study measured, as one tidy table.
+
+A row is (cell labels, seed, quantity, x, value, low, high). Rows that differ in x alone are stored as one `Series`. A
+number that is not finite is stored as null and read as infinity, so that no claim holds by it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Label = str | int | float | bool
+X = int | float | str
+"""A place on an axis."""
+
+
+class Cell(Mapping[str, Label]):
+    """The labels that tell one cell of a study from the others: `Cell(b=20, T=15)`."""
+
+    def __init__(self, labels: Mapping[str, Label] | None = None, /, **more: Label):
+        self._labels = {**(labels or {}), **more}
+
+    def __getitem__(self, name: str) -> Label:
+        return self._labels[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._labels)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._labels.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and dict(other) == self._labels
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} = {text(value)}" for name, value in self._labels.items())
+
+    __repr__ = __str__
+
+
+def text(value: Any) -> str:
+    """A label or a number for people: three significant digits."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One quantity of one cell and seed, along its axis."""
+
+    cell: Cell
+    """Whose it is."""
+    quantity: str
+    """What was measured, such as `by_loops`."""
+    seed: int | None = None
+    """The seed of the trained model; None for baselines, bounds and other numbers that no training stands behind."""
+    x: tuple[X, ...] = ()
+    """Places on the axis; empty for a single number."""
+    value: tuple[float, ...]
+    """The numbers, one for each place."""
+    low: tuple[float, ...] | None = None
+    """Lower ends of the intervals over prompts, where there are any."""
+    high: tuple[float, ...] | None = None
+    """Upper ends."""
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON data."""
+        data: dict[str, Any] = {"cell": dict(self.cell), "quantity": self.quantity, "value": _written(self.value)}
+        data |= {} if self.seed is None else {"seed": self.seed}
+        data |= {"x": list(self.x)} if self.x else {}
+        data |= {name: _written(ends) for name, ends in (("low", self.low), ("high", self.high)) if ends is not None}
+        return data
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> Series:
+        """Read what `to_data` wrote."""
+        low, high = (None if data.get(name) is None else _read(data[name]) for name in ("low", "high"))
+        return Series(
+            cell=Cell(data["cell"]),
+            quantity=data["quantity"],
+            seed=data.get("seed"),
+            x=tuple(data.get("x", ())),
+            value=_read(data["value"]),
+            low=low,
+            high=high,
+        )
+
+
+def _written(values: Sequence[float]) -> list[float | None]:
+    return [value if math.isfinite(value) else None for value in values]
+
+
+def _read(values: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(math.inf if value is None else value for value in values)
+
+
+class Table:
+    """All series of a study."""
+
+    def __init__(self, series: Iterable[Series] = ()):
+        self.series = list(series)
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    def __iter__(self) -> Iterator[Series]:
+        return iter(self.series)
+
+    def add(
+        self,
+        cell: Mapping[str, Label],
+        quantity: str,
+        value: float | Sequence[float],
+        *,
+        x: Sequence[X] = (),
+        seed: int | None = None,
+        low: Sequence[float] | None = None,
+        high: Sequence[float] | None = None,
+    ) -> None:
+        """Add a number, or with `x` a curve; `low` and `high` are its intervals over prompts."""
+        values = (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
+        if len(values) != (len(x) or 1):
+            raise ValueError(f"`{quantity}` has {len(values)} values for {len(x)} places; give one for each.")
+        ends = (None if side is None else tuple(map(float, side)) for side in (low, high))
+        low_ends, high_ends = ends
+        self.series.append(
+            Series(
+                cell=Cell(cell), quantity=quantity, seed=seed, x=tuple(x), value=values, low=low_ends, high=high_ends
+            )
+        )
+
+    def where(self, quantity: str | None = None, /, **labels: Label) -> Table:
+        """The series of a quantity whose cells have these labels."""
+        return Table(
+            series
+            for series in self.series
+            if quantity in (None, series.quantity)
+            and all(name in series.cell and series.cell[name] == value for name, value in labels.items())
+        )
+
+    def cells(self) -> list[Cell]:
+        """The cells, each once, in the order they were added."""
+        return list(dict.fromkeys(series.cell for series in self.series))
+
+    def labels(self, name: str) -> list[Label]:
+        """The values of one label: numbers ascending, names in the order they were added."""
+        values = list(dict.fromkeys(cell[name] for cell in self.cells() if name in cell))
+        return values if any(isinstance(value, str) for value in values) else sorted(values)
+
+    def by_seed(self, at: X) -> dict[int | None, float]:
+        """The value at one place of the axis, or at its "last" one, for each seed; the table must hold one curve."""
+        if len({(series.cell, series.quantity) for series in self.series}) != 1:
+            raise ValueError(f"`by_seed` reads one curve; this table has {len(self.cells())} cells. Narrow it down.")
+        return {series.seed: series.value[-1 if at == "last" else series.x.index(at)] for series in self.series}
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Tidy rows, one for each number: `pandas.DataFrame(table.rows())`."""
+        for series in self.series:
+            for index, value in enumerate(series.value):
+                ends = {} if series.low is None or series.high is None else {
+                    "low": series.low[index], "high": series.high[index]
+                }  # fmt: skip
+                place = {"x": series.x[index]} if series.x else {}
+                yield {**series.cell, "seed": series.seed, "quantity": series.quantity, **place, "value": value, **ends}
+
+    def to_data(self) -> list[dict[str, Any]]:
+        """As JSON data."""
+        return [series.to_data() for series in self.series]
+
+    @staticmethod
+    def from_data(data: Iterable[Mapping[str, Any]]) -> Table:
+        """Read what `to_data` wrote."""
+        return Table(Series.from_data(entry) for entry in data)

@@ -1,0 +1,98 @@
+"""A number with its spread: over seeds where there are several, else over prompts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """One number for each seed, and the interval that a verdict must respect."""
+
+    by_seed: tuple[float, ...]
+    """One number for each seed; one number alone for a baseline or a bound."""
+    low: float
+    """Lower end: the least seed, or of one seed the lower end of its interval over prompts."""
+    high: float
+    """Upper end."""
+    seeds: int
+    """Trained models behind it; 0 for baselines, bounds and other numbers without training."""
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.by_seed)
+
+    @property
+    def basis(self) -> str:
+        """What the interval is: the range over seeds, or an interval over prompts."""
+        if self.seeds > 1:
+            return f"mean of {self.seeds} seeds"
+        return "one seed, 90% interval over prompts" if self.seeds else "no training"
+
+    def __str__(self) -> str:
+        spread = f" [{self.low:.3g}, {self.high:.3g}]" if self.low != self.high else ""
+        return f"{self.mean:.3g}{spread}"
+
+
+def exact(number: float) -> Value:
+    """A number without spread."""
+    return Value(by_seed=(number,), low=number, high=number, seeds=0)
+
+
+def seeded(numbers: Sequence[float], low: float | None = None, high: float | None = None, *, seeds: int) -> Value:
+    """A number for each seed; `low` and `high` are the interval of a lone one."""
+    if len(numbers) == 1 and low is not None and high is not None:
+        return Value(by_seed=tuple(numbers), low=low, high=high, seeds=seeds)
+    return Value(by_seed=tuple(numbers), low=min(numbers), high=max(numbers), seeds=seeds)
+
+
+def apply(function: Callable[..., float], *values: Value) -> Value:
+    """The function of several values, seed by seed; a value of one number goes with every seed of the others.
+
+    Where no value has several seeds, the interval is that of the function over all combinations of ends: wider than a
+    joint bootstrap would give, never narrower. The function must be monotone in each argument.
+    """
+    several = max(len(value.by_seed) for value in values)
+    seeds = max(value.seeds for value in values)
+    if several == 1:
+        ends = _corners(function, values)
+        return Value(by_seed=(function(*(value.mean for value in values)),), low=min(ends), high=max(ends), seeds=seeds)
+    columns = [value.by_seed if len(value.by_seed) == several else (value.mean,) * several for value in values]
+    numbers = [function(*numbers) for numbers in zip(*columns, strict=True)]
+    return seeded(numbers, seeds=seeds)
+
+
+def _corners(function: Callable[..., float], values: Sequence[Value]) -> list[float]:
+    corners: list[tuple[float, ...]] = [()]
+    for value in values:
+        corners = [(*corner, end) for corner in corners for end in dict.fromkeys((value.low, value.high))]
+    return [function(*corner) for corner in corners]
+
+
+def reduce(function: Callable[[Sequence[float]], float], values: Sequence[Value]) -> Value:
+    """A mean, least or largest over several values, seed by seed; a lone seed's ends are reduced alike."""
+    several = max(len(value.by_seed) for value in values)
+    seeds = max(value.seeds for value in values)
+    columns = [value.by_seed if len(value.by_seed) == several else (value.mean,) * several for value in values]
+    numbers = [function(column) for column in zip(*columns, strict=True)]
+    if several > 1:
+        return seeded(numbers, seeds=seeds)
+    low, high = (function([getattr(value, end) for value in values]) for end in ("low", "high"))
+    return Value(by_seed=tuple(numbers), low=min(low, high), high=max(low, high), seeds=seeds)
+
+
+def quotient(above: float, below: float) -> float:
+    """above / below; infinite where that is not a number, so that no claim holds by it."""
+    ratio = above / below if below > 0 and math.isfinite(below) else math.inf
+    return ratio if math.isfinite(ratio) else math.inf
+
+
+def geometric_mean(numbers: Sequence[float]) -> float:
+    """The geometric mean; infinite where a number is not finite or not positive."""
+    if not all(math.isfinite(number) and number > 0 for number in numbers):
+        return math.inf
+    return math.exp(statistics.fmean(map(math.log, numbers)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import operator
 import statistics
@@ -78,6 +80,10 @@ class Quantity(ABC):
     def largest(self, between: tuple[float, float] | None = None) -> Quantity:
         """The largest value along the axis."""
         return OverAxis(self, "largest", between)
+
+    def successive(self) -> Quantity:
+        """The ratio of every value along the axis to the one before it."""
+        return Successive(self)
 
     def __add__(self, other: Quantity | float) -> Quantity:
         return Arithmetic("+", self, quantity(other))
@@ -316,44 +322,66 @@ OVER_LABEL: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class OverLabel(Quantity):
-    """A quantity over all values of a label."""
+class Along(Quantity):
+    """A number for every value of a label, as a curve along that label."""
 
     inner: Quantity
-    how: str
     over: str
     among: tuple[Any, ...] | None = None
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The reduced value, place by place."""
-        columns = [readings for _, readings in self._each(table, bound)]
-        return {
-            place: reduce(OVER_LABEL[self.how], [column[place] for column in columns if place in column])
-            for place in columns[0]
-        }
+        """One place for each value of the label for which the number was measured."""
+        labels = table.labels(self.over) if self.among is None else self.among
+        readings: Readings = {}
+        for label in labels:
+            with contextlib.suppress(NotMeasured):
+                readings[label] = self.inner.value(table, {**(bound or {}), self.over: label})
+        if not readings:
+            raise NotMeasured(f"`{self.inner}` is not measured for any {self.over}")
+        return readings
 
     def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """The value for every label."""
-        columns = self._each(table, bound)
-        if any(list(readings) != [None] for _, readings in columns):
-            return []
-        listed = ", ".join(f"{text(label)}: {readings[None].mean:.3g}" for label, readings in columns)
-        return [f"by {self.over}: {listed}"]
-
-    def _each(self, table: Table, bound: Labels | None) -> list[tuple[Any, Readings]]:
-        labels = table.labels(self.over) if self.among is None else self.among
-        columns = []
-        for label in labels:
-            try:
-                columns.append((label, self.inner.read(table, {**(bound or {}), self.over: label})))
-            except NotMeasured:
-                continue
-        if not columns:
-            raise NotMeasured(f"`{self.inner}` is not measured for any {self.over}")
-        return columns
+        """The number for every label."""
+        readings = self.read(table, bound)
+        return [
+            f"{self.inner} by {self.over}: "
+            + ", ".join(f"{text(x)}: {value.mean:.3g}" for x, value in readings.items())
+        ]
 
     def __str__(self) -> str:
-        return f"{self.inner}, {self.how} over {self.over}"
+        return f"{self.inner} by {self.over}"
+
+
+@dataclass(frozen=True, eq=False)
+class Successive(Quantity):
+    """The ratio of every value along the axis to the one before it."""
+
+    curve: Quantity
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """One place less than the curve has."""
+        readings = list(self.curve.read(table, bound).items())
+        if len(readings) < 2:
+            raise NotMeasured(f"`{self.curve}` has one place only")
+        return {place: apply(quotient, value, before) for (_, before), (place, value) in itertools.pairwise(readings)}
+
+    def __str__(self) -> str:
+        return f"ratio of each {self.curve} to the one before"
+
+
+@dataclass(frozen=True, eq=False)
+class OverLabel(Quantity):
+    """A worst, best or mean over the values of a label."""
+
+    along: Quantity
+    how: str
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """The reduced value."""
+        return {None: reduce(OVER_LABEL[self.how], list(self.along.read(table, bound).values()))}
+
+    def __str__(self) -> str:
+        return f"{self.how} {self.along}"
 
 
 @dataclass(frozen=True, eq=False)

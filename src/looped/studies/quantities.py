@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Curve, Drift, OverLabel, PlaceWhere, Quantity, quantity
+from looped.studies.expressions import Along, Curve, Drift, OverLabel, PlaceWhere, Quantity, quantity
 from looped.studies.table import X
 
 
@@ -52,24 +52,29 @@ def gap(above: Quantity, below: Quantity) -> Quantity:
     return (above - below).largest()
 
 
+def along(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
+    """The number for every value of a label, as a curve along that label."""
+    return Along(inner, over, None if among is None else tuple(among))
+
+
 def worst(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The largest value over all values of a label."""
-    return OverLabel(inner, "worst", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "worst")
 
 
 def best(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The least value over all values of a label."""
-    return OverLabel(inner, "best", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "best")
 
 
 def mean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The mean over all values of a label."""
-    return OverLabel(inner, "mean", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "mean")
 
 
 def geomean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The geometric mean over all values of a label."""
-    return OverLabel(inner, "geometric mean", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "geometric mean")
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:

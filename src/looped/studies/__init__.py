@@ -22,6 +22,27 @@ from looped.studies.study import Context, Study
 from looped.studies.table import Cell, Table
 
 __all__ = [
-    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "along", "area", "at", "best",
-    "claim", "curve", "drift", "gap", "geomean", "last", "loops_to", "mean", "within_factor", "worst",
-]  # fmt: skip
+    "Axis",
+    "Cell",
+    "Context",
+    "Curves",
+    "Learned",
+    "Panels",
+    "Published",
+    "Study",
+    "Table",
+    "along",
+    "area",
+    "at",
+    "best",
+    "claim",
+    "curve",
+    "drift",
+    "gap",
+    "geomean",
+    "last",
+    "loops_to",
+    "mean",
+    "within_factor",
+    "worst",
+]

@@ -155,7 +155,9 @@ class Curve(Quantity):
             cells = [cell for cell in cells if cell[name] == wanted]
         for name, wanted in (bound or {}).items():
             if name not in self.labels:
-                cells = [cell for cell in cells if cell.get(name, wanted) == wanted]
+                # a baseline that lacks the label goes with all its values, unless a cell has just this one
+                exact = [cell for cell in cells if cell.get(name) == wanted]
+                cells = exact or [cell for cell in cells if name not in cell]
         if not cells:
             raise NotMeasured(f"no cell has `{self}`")
         if len(cells) > 1:

@@ -209,10 +209,9 @@ def _finish_axes(ax: Any, axis: Axis, panels: Panels, runs: Mapping[Cell, Sequen
         longest = max(members[0].x[-1] for members in runs.values())
         ax.set_xlim(0, min(panels.most, longest))
     if axis.log:
-        ax.set_ylim(panels.bottom, panels.top)
         log_y(ax, floor=axis.floor)
-    else:
-        ax.set_ylim(panels.bottom or 0, panels.top)
+    ends = {"bottom": panels.bottom if axis.log else panels.bottom or 0, "top": panels.top}
+    ax.set_ylim(**{side: end for side, end in ends.items() if end is not None})
 
 
 def _finite(values: Sequence[float]) -> list[float]:

@@ -1,8 +1,7 @@
-"""gao24's Figures 2 to 5: AlgoFormer, vanilla looped and standard transformer on three tasks, and what T, dT, layers and
-heads do.
+"""gao24's Figures 2 to 4: three models on three tasks, and what T, dT, layers and heads do.
 
-The text does not say which values Figures 3 and 4 show; `paper` takes those around its default T = 20, dT = 15. Figure 3
-is about the loop as printed: with pre(X) injected into every loop, all are stable.
+The text does not say which values Figures 3 and 4 show; `paper` takes those around its default T = 20, dT = 15.
+Figure 3 is about the loop as printed: with pre(X) injected into every loop, all are stable.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SHAPES = {
 }
 """(layers, heads) of pre, loop and post in Figure 4."""
 ERROR = "error (predicting zero = 1)"
-BY_EXAMPLES = Axis(x="examples, or states, seen", y=ERROR, log=True)
+BY_EXAMPLES = Axis(x="examples, or states, seen", y=ERROR, log=True, floor=1e-3)
 BY_LOOPS = Axis(x="loops", y="error at the last pair", log=True)
 
 

@@ -10,14 +10,17 @@ from torch import Tensor
 
 from looped.baselines.linear import least_squares, ridge
 from looped.prompt import Prompt, Sequence
+from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression, ChainOfThought, RepresentationRegression
 from looped.tasks.task import Task
 
-KNOWN = "known representation"
+KNOWN = "best known predictor"
 
 
 def known_representation(task: Task) -> Mapping[str, Any]:
     """A predictor that knows Phi, or on chains of thought the activation, and fits the rest to the examples."""
+    if isinstance(task, LinearRegression):
+        return {KNOWN: lambda prompt: _fit(prompt.xs, prompt.ys, task.noise)}
     if isinstance(task, RepresentationRegression):
         return {KNOWN: lambda prompt: _fit(task.phi(prompt.xs), prompt.ys, task.noise)}
     if isinstance(task, AutoRegression):

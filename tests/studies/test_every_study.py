@@ -17,8 +17,8 @@ STUDIES = studies()
 def data(tmp_path, monkeypatch):
     """Small text, for the studies that read some."""
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
-    if "LOOPED_DATA" not in monkeypatch._setitem:  # type: ignore[attr-defined]
-        write(tmp_path / "data" / "translation" / "multi30k")
+    monkeypatch.setenv("LOOPED_DATA", str(tmp_path / "data"))
+    write(tmp_path / "data" / "translation" / "multi30k")
 
 
 @pytest.mark.parametrize("name", STUDIES)

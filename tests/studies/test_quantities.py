@@ -40,7 +40,14 @@ def table() -> Table:
             table.add(Cell(b=b, T=window), "by_examples", values, x=[0, 1, 2], seed=seed)
             table.add(Cell(b=b, T=window), "by_loops", [1.0, 0.5, 0.25 * (seed + 1)], x=[1, b, 100], seed=seed)
             table.add(Cell(b=b, T=window), "trained_loops", b, seed=seed)
-    table.add(Cell(model="least squares"), "by_examples", [1.0, 0.3, 0.1], x=[0, 1, 2], low=[0.9, 0.2, 0.05], high=[1.1, 0.4, 0.2])
+    table.add(
+        Cell(model="least squares"),
+        "by_examples",
+        [1.0, 0.3, 0.1],
+        x=[0, 1, 2],
+        low=[0.9, 0.2, 0.05],
+        high=[1.1, 0.4, 0.2],
+    )
     return table
 
 

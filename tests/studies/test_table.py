@@ -10,7 +10,9 @@ from looped.studies.table import Cell, Table
 
 def test_it_survives_json_and_infinity_is_null():
     table = Table()
-    table.add(Cell(b=20, T=15), "by_loops", [0.5, math.inf], x=[1, 2], seed=3, low=[0.4, math.inf], high=[0.6, math.inf])
+    table.add(
+        Cell(b=20, T=15), "by_loops", [0.5, math.inf], x=[1, 2], seed=3, low=[0.4, math.inf], high=[0.6, math.inf]
+    )
     table.add(Cell(model="bound"), "parameters", 12)
     text = json.dumps(table.to_data(), allow_nan=False)
     assert "null" in text

@@ -26,7 +26,12 @@ KEYS = ("id", "statement", "value", "low", "high", "seeds", "asked", "bound", "v
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help="Figures such as chen24.fig1, papers (all of their figures), or studies of your own: my.py:fig1.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Figures such as chen24.fig1, papers (all of their figures), or studies of your own: my.py:fig1."
+        ),
+    ],
     scale: Annotated[
         str | None,
         typer.Option(help="smoke (seconds), cpu (minutes; a preview) or paper (its sizes; on a GPU). Default: cpu."),
@@ -137,7 +142,9 @@ def table(results: list[Result]) -> Table:
     for column in ("value", "spread", "verdict"):
         rows.add_column(column, justify="right" if column == "value" else "left", no_wrap=True)
     for claim in claims:
-        value, low, high = ("-" if number is None else f"{number:.3g}" for number in (claim.value, claim.low, claim.high))
+        value, low, high = (
+            "-" if number is None else f"{number:.3g}" for number in (claim.value, claim.low, claim.high)
+        )
         spread = "" if low == high == "-" else f"{low} .. {high}"
         about = f"[bold]{claim.id}[/]\n[dim]{escape(claim.asked)}[/]"
         rows.add_row(about, value, spread, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")

@@ -57,7 +57,7 @@ class Quantity(ABC):
                 lines += part.details(table, bound)
         return list(dict.fromkeys(lines))
 
-    def at(self, x: X) -> Quantity:
+    def at(self, x: X | Quantity) -> Quantity:
         """At one place of the axis."""
         return Place(self, x)
 
@@ -203,21 +203,25 @@ class Place(Quantity):
     """A curve at one place."""
 
     curve: Quantity
-    x: X
+    x: X | Quantity
     by_index: bool = False
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The value there."""
+        """The value there; of a place that is itself measured, such as the trained loops, at most the last one."""
         readings = self.curve.read(table, bound)
-        place = list(readings)[int(self.x)] if self.by_index else self.x
+        place: Any = self.x
+        if isinstance(self.x, Quantity):
+            place = min(int(self.x.value(table, bound).mean), list(readings)[-1])  # type: ignore[type-var]
+        elif self.by_index:
+            place = list(readings)[int(self.x)]
         if place not in readings:
-            raise NotMeasured(f"`{self.curve}` has no place {self.x}")
+            raise NotMeasured(f"`{self.curve}` has no place {place}")
         return {None: readings[place]}
 
     def __str__(self) -> str:
         if self.by_index:
             return f"{'last' if self.x == -1 else 'first'} {self.curve}"
-        return f"{self.curve} at {text(self.x)}"
+        return f"{self.curve} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
 
 
 OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "least": min, "largest": max}
@@ -421,33 +425,3 @@ def first_place(places: Sequence[float], values: Sequence[float], level: float, 
             share = before / (before + math.log(level / value))
             return places[index - 1] + share * (places[index] - places[index - 1])
     return math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class Drift(Quantity):
-    """Error after the most loops over the error at the trained loops; 1 is a fixed point."""
-
-    labels: Labels
-    of: str = "by_loops"
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The ratio."""
-        curve = Curve(self.of, self.labels)
-        readings = curve.read(table, bound)
-        most = list(readings)[-1]
-        trained = int(Curve("trained_loops", self.labels).value(table, bound).mean)
-        near = min(trained, most) if isinstance(most, int) else trained
-        return {None: apply(quotient, readings[most], readings[near])}
-
-    def leaves(self) -> Iterator[Curve]:
-        """The curve it reads."""
-        yield Curve(self.of, self.labels)
-
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """Where its two ends lie."""
-        most = list(Curve(self.of, self.labels).read(table, bound))[-1]
-        trained = int(Curve("trained_loops", self.labels).value(table, bound).mean)
-        return [f"error after {most} loops over the error after {trained}, the most in training"]
-
-    def __str__(self) -> str:
-        return str(Curve("error far past the trained loops over the error at them", self.labels))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Along, Curve, Drift, OverLabel, PlaceWhere, Quantity, quantity
+from looped.studies.expressions import Along, Curve, OverLabel, PlaceWhere, Quantity, quantity
 from looped.studies.table import X
 
 
@@ -22,7 +22,7 @@ def curve(of: str = "by_examples", **labels: Any) -> Quantity:
     return Curve(of, labels)
 
 
-def at(x: X, of: str = "by_examples", **labels: Any) -> Quantity:
+def at(x: X | Quantity, of: str = "by_examples", **labels: Any) -> Quantity:
     """The quantity at one place of its axis."""
     return Curve(of, labels).at(x)
 
@@ -38,8 +38,9 @@ def area(of: str = "by_examples", between: tuple[float, float] | None = None, **
 
 
 def drift(of: str = "by_loops", **labels: Any) -> Quantity:
-    """Error after the most loops over the error at the trained loops."""
-    return Drift(labels, of)
+    """Error after the most loops over the error at the trained loops; 1 is a fixed point."""
+    errors = Curve(of, labels)
+    return errors.last() / errors.at(Curve("trained_loops", labels))
 
 
 def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool = False, **labels: Any) -> Quantity:

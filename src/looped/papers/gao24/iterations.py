@@ -18,6 +18,7 @@ from looped.papers.gao24.known import known_representation
 from looped.papers.gao24.variants import with_loops
 from looped.prompt import Prompt
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, at, claim, curve, last
+from looped.studies.expressions import Quantity
 from looped.studies.measures import tasks_of
 from looped.studies.study import Cells
 from looped.tasks.regression import LinearRegression
@@ -76,7 +77,7 @@ def noisy_linear(scale: gao24.Scale) -> Cells:
     }
 
 
-def ahead_of(name: str, algorithm: str, statement: str, *, loops: int, noise: float):
+def ahead_of(name: str, algorithm: str, statement: str, *, loops: int | Quantity, noise: float):
     """The claim that after as many iterations the AlgoFormer of the larger T is ahead of an algorithm."""
     ratio = at(loops, "by_loops", noise=noise, T=max) / at(loops, "by_loops", noise=noise, model=algorithm)
     return claim(f"{name}_{'gradient' if algorithm == DESCENT else 'newton'}", statement, ratio < 1)
@@ -110,7 +111,7 @@ FIG5 = Study(
                 "noisy_beats",
                 algorithm,
                 f"With noise 1 the AlgoFormer does better than {algorithm} (Section 5.4).",
-                loops=TRAINED["paper"][0][0],
+                loops=curve("trained_loops", noise=1.0, T=max),
                 noise=1.0,
             )
             for algorithm in (DESCENT, NEWTON)

@@ -29,6 +29,6 @@ def _other(series: Series, draw: int) -> Series:
     factor, slope = source.gauss(0, width), source.gauss(0, width)
     start = source.choice((1.0, 0.1)) if draw % 2 else abs(series.value[0]) or 1.0
     count = max(1, len(series.value) - 1)
-    sign = source.choice((1, -1)) if min(series.value) < 0 else 1
+    sign = source.choice((1, -1)) if min(series.value) < 0 or draw % 4 == 3 else 1
     values = tuple(sign * start * math.exp(factor + slope * index / count) for index in range(len(series.value)))
     return replace(series, value=values, low=None, high=None)

@@ -22,7 +22,7 @@ import looped.papers
 from looped.config import nearest
 from looped.evaluation.claims import Data, Figure, Judged, Settings
 from looped.files import check_folder, read_json, write_json
-from looped.training.run import provenance
+from looped.training.provenance import provenance
 
 DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
 """What judging or drawing says to numbers of another form."""

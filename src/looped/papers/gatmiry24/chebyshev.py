@@ -17,6 +17,7 @@ from torch import Tensor
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.lines import finish, log_y, reference_line, seeds_line
 from looped.functional.polynomials import extremal_size
+from looped.functional.streams import stream
 from looped.papers.gatmiry24.best import best_rates, chebyshev_rates, interval, loss_of
 from looped.papers.gatmiry24.depth import listed
 from looped.papers.gatmiry24.losses import anisotropic_loss, exact_loss
@@ -25,6 +26,7 @@ from looped.papers.gatmiry24.training import (
     Member,
     Sizes,
     first_weights,
+    folder_of,
     losses_on_windows,
     optimizer,
     rotations,
@@ -33,7 +35,6 @@ from looped.papers.gatmiry24.training import (
     turned,
 )
 from looped.training.family import train_family
-from looped.training.trainer import stream
 
 KINDS = ("isotropic", "anisotropic")
 NEAR = 0.1
@@ -87,13 +88,16 @@ def train_anisotropic(
     trained = train_family(
         {"score": start},
         lambda family, root: anisotropic_loss(family["score"], depths, root).mean(-1),
+        **folder_of("anisotropic", members, sizes, settings),
         steps=steps,
         draw=lambda step: fresh(sizes["batch"]),
+        generators=[fresh.generator],
         log_every=max(1, steps // 100),
         progress=lambda done: report(done / steps),
         graph=True,
         **optimizer("multilayer", sizes),
     )
+    settings.trained(trained.folder)
     return trained.family["score"]
 
 

@@ -18,14 +18,14 @@ from torch import Tensor
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.lines import finish, log_y, seeds_line
 from looped.functional import kernels
+from looped.functional.streams import stream
 from looped.models.kernel_transformer import KernelTransformerConfig, restricted, unrestricted
 from looped.papers.gatmiry24.depth import listed
 from looped.papers.gatmiry24.sizes import FORMS
-from looped.papers.gatmiry24.training import Kind, Sizes, mixture, optimizer, rotations, turned
+from looped.papers.gatmiry24.training import Kind, Sizes, folder_of, mixture, optimizer, rotations, turned
 from looped.papers.gatmiry24.windows import KINDS, grows_more
 from looped.prompt import Prompt
 from looped.training.family import build_family, train_family
-from looped.training.trainer import stream
 
 Make = Callable[..., KernelTransformerConfig]
 MODELS: dict[str, tuple[Make, dict[str, Any]]] = {
@@ -77,20 +77,24 @@ def train_and_test(form: str, kind: Kind, sizes: Sizes, settings: Settings, repo
     trained = train_family(
         family,
         error,
+        **folder_of(f"forms-{form}-{kind}", [], sizes, settings),
         steps=sizes["steps"],
         draw=own,
+        generators=[generator],
         log_every=max(1, sizes["steps"] // 100),
         progress=report,
         graph=True,
         **optimizer(kind, sizes),
-    ).family
+    )
+    settings.trained(trained.folder)
     found = []
     for half in sizes["halves"]:
         generator = torch.Generator(settings.device).manual_seed(stream(1, "prompts"))
         blocks = max(1, sizes["tests"] // 1024)
         with torch.no_grad():
             each = [
-                error(trained, prompts(form, sizes["tests"] // blocks, half, sizes, generator)) for _ in range(blocks)
+                error(trained.family, prompts(form, sizes["tests"] // blocks, half, sizes, generator))
+                for _ in range(blocks)
             ]
         found.append(torch.stack(each).mean(0))
     return torch.stack(found)

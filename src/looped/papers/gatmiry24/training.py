@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
@@ -17,11 +17,12 @@ from torch import Tensor
 from looped.evaluation.claims import Settings
 from looped.experiment import OptimizerConfig
 from looped.functional.schedules import Schedule
+from looped.functional.streams import stream
 from looped.models.batch_last import to_last
 from looped.papers.gatmiry24.best import Nodes, compress, windows
 from looped.papers.gatmiry24.losses import covariance_loss, exact_loss, sampled_loss
-from looped.training.family import Clip, train_family
-from looped.training.trainer import stream
+from looped.training.clip import Clip
+from looped.training.family import family_folder, train_family
 
 Kind = Literal["looped", "multilayer"]
 Sizes = Mapping[str, Any]
@@ -104,27 +105,41 @@ def train(
         def loss(family: Any, batch: Any) -> Tensor:
             return (exact_loss(family["score"], depths, s) * weights).sum(-1)
 
-        draw, every = None, 1
+        draw, every, generators = None, 1, []
     else:
         prompts = Prompts(members, sizes, settings.device)
 
         def loss(family: Any, batch: Any) -> Tensor:
             return sampled_loss(family["score"], depths, *batch)
 
-        draw, every = prompts, sizes["every"]
+        draw, every, generators = prompts, sizes["every"], [prompts.generator]
     steps = sizes["steps"]
     trained = train_family(
         start,
         loss,
+        **folder_of(f"{setting}-{kind}", members, sizes, settings),
         steps=steps,
         draw=draw,
         every=every,
+        generators=generators,
         log_every=max(1, steps // 100),
         progress=lambda done: report(done / steps),
         graph=True,
         **optimizer(kind, sizes),
     )
+    settings.trained(trained.folder)
     return trained.family["score"]
+
+
+def folder_of(name: str, members: Sequence[Member], sizes: Sizes, settings: Settings) -> dict[str, Any]:
+    """Where a family lies, and what it is."""
+    identity = {
+        "name": name,
+        "members": [asdict(member) for member in members],
+        "sizes": {key: value for key, value in sizes.items() if key != "tests"},
+        "device": settings.device.type,  # it decides the random numbers
+    }
+    return {"folder": family_folder(settings.runs, f"gatmiry24.{name}", identity), "identity": identity}
 
 
 def rotations(d: int, seed: int, count: int = 4096) -> Float[Tensor, "count d d"]:

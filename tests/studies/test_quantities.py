@@ -156,7 +156,7 @@ def test_texts_are_made_from_the_expression(table):
         claim("c", "s", check, remark="because", published=published),
         table, study="p.f", scale="paper", preview=False, learned=None,
     )  # fmt: skip
-    assert judged.asked == "error by examples (b = 20) at 2 over error by examples (b = 12) at 2 at most 1.5"
+    assert judged.asked == "error by examples (b = 20) at 2 / error by examples (b = 12) at 2 at most 1.5"
     assert "mean of 2 seeds: 0.875 [0.25, 1.5]" in judged.note
     assert "k = 2: published .0242, here 0.2 [0.1, 0.3]" in judged.note
     assert judged.note.endswith("because")

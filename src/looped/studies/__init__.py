@@ -15,6 +15,7 @@ from looped.studies.quantities import (
     last,
     loops_to,
     mean,
+    share,
     within_factor,
     worst,
 )
@@ -43,6 +44,7 @@ __all__ = [
     "last",
     "loops_to",
     "mean",
+    "share",
     "within_factor",
     "worst",
 ]

@@ -123,7 +123,7 @@ class Learned:
 
     def _number(self, table: Table, cell: Any, source: float | str) -> float:
         if isinstance(source, str):
-            readings = Curve(source, cell).read(table)
+            readings = Curve(source).read(table, cell)
             return list(readings.values())[-1].mean
         return source
 

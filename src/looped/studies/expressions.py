@@ -130,6 +130,11 @@ class Number(Quantity):
         return text(float(self.number))
 
 
+def _bracketed(part: Quantity) -> str:
+    """The text of a part, in brackets where it is not a single reading."""
+    return str(part) if isinstance(part, (Curve, Number, Place)) else f"[{part}]"
+
+
 def quantity(value: Quantity | float) -> Quantity:
     """The expression itself, or a number as one."""
     return value if isinstance(value, Quantity) else Number(float(value))
@@ -220,8 +225,10 @@ class Place(Quantity):
 
     def __str__(self) -> str:
         if self.by_index:
-            return f"{'last' if self.x == -1 else 'first'} {self.curve}"
-        return f"{self.curve} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
+            return f"{'last' if self.x == -1 else 'first'} {_bracketed(self.curve)}"
+        return (
+            f"{_bracketed(self.curve)} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
+        )
 
 
 OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "least": min, "largest": max}
@@ -256,7 +263,7 @@ class OverAxis(Quantity):
     def __str__(self) -> str:
         low, high = self.between or (-math.inf, math.inf)
         part = f" from {low:g} on" if high == math.inf else f" from {low:g} to {high:g}"
-        return f"{self.how} {self.curve}" + (part if self.between else "")
+        return f"{self.how} of {_bracketed(self.curve)}" + (part if self.between else "")
 
 
 MAX_LISTED = 12
@@ -295,8 +302,7 @@ class Arithmetic(Quantity):
         return list(dict.fromkeys([*lines, *super().details(table, bound)]))
 
     def __str__(self) -> str:
-        word = {"/": "over", "-": "minus", "+": "plus", "*": "times"}[self.operator]
-        return f"{self.left} {word} {self.right}"
+        return f"{_bracketed(self.left)} {self.operator} {_bracketed(self.right)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,7 +325,7 @@ class Function(Quantity):
         return result
 
     def __str__(self) -> str:
-        return f"{self.name} {self.inner}"
+        return f"{self.name} {_bracketed(self.inner)}"
 
 
 OVER_LABEL: dict[str, Callable[[Sequence[float]], float]] = {
@@ -372,14 +378,14 @@ class Successive(Quantity):
         return {place: apply(quotient, value, before) for (_, before), (place, value) in itertools.pairwise(readings)}
 
     def __str__(self) -> str:
-        return f"ratio of each {self.curve} to the one before"
+        return f"step ratios of {_bracketed(self.curve)}"
 
 
 @dataclass(frozen=True, eq=False)
 class OverLabel(Quantity):
     """A worst, best or mean over the values of a label."""
 
-    along: Quantity
+    along: Along
     how: str
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
@@ -387,7 +393,27 @@ class OverLabel(Quantity):
         return {None: reduce(OVER_LABEL[self.how], list(self.along.read(table, bound).values()))}
 
     def __str__(self) -> str:
-        return f"{self.how} {self.along}"
+        along = self.along
+        return f"{self.how} over {along.over} of {_bracketed(along.inner)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Share(Quantity):
+    """The share of places along an axis at which a condition holds."""
+
+    along: Along
+    condition: Condition
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """That share, seed by seed."""
+
+        def share(numbers: Sequence[float]) -> float:
+            return sum(map(self.condition.holds, numbers)) / len(numbers)
+
+        return {None: reduce(share, list(self.along.read(table, bound).values()))}
+
+    def __str__(self) -> str:
+        return f"share over {self.along.over} with {self.condition}"
 
 
 @dataclass(frozen=True, eq=False)

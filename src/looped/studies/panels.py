@@ -58,6 +58,8 @@ class Panels:
     """A colour for each value of this label."""
     dash: str | None = None
     """A dash pattern for each value of this label."""
+    reference: str | None = None
+    """A quantity that is drawn as a thin line, the mean over seeds, in the panels whose labels it shares."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Only cells with these labels, or with one of a tuple of values."""
     title: str = ""
@@ -176,7 +178,21 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
         if panels.mark_trained:
             loops = everything.where("trained_loops", **cell).series[0].value[0]
             ax.axvline(loops, color=f"C{colour % 6}", linestyle=(0, (2, 2)), linewidth=0.8, alpha=0.7)
+    if panels.reference is not None:
+        _draw_reference(ax, everything.where(panels.reference), next(iter(runs)), panels)
     _finish_axes(ax, axis, panels, runs)
+
+
+def _draw_reference(ax: Any, table: Table, panel_cell: Cell, panels: Panels) -> None:
+    """The reference of this panel: the one whose labels agree with those of the panel."""
+    shared = [
+        series for series in table if all(panel_cell.get(name, value) == value for name, value in series.cell.items())
+    ]
+    if shared:
+        columns = zip(*(series.value for series in shared), strict=True)
+        means = [sum(column) / len(column) for column in columns]
+        name = (panels.reference or "").replace("_", " ")
+        reference_line(ax, shared[0].x, means, name, linestyle="-", linewidth=1.4)
 
 
 def _line_text(panels: Panels, cell: Cell, cells: Sequence[Cell]) -> str:

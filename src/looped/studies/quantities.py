@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Along, Curve, OverLabel, PlaceWhere, Quantity, quantity
+from looped.studies.expressions import Along, Curve, OverLabel, PlaceWhere, Quantity, Share, quantity
 from looped.studies.table import X
 
 
@@ -53,7 +53,7 @@ def gap(above: Quantity, below: Quantity) -> Quantity:
     return (above - below).largest()
 
 
-def along(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
+def along(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Along:
     """The number for every value of a label, as a curve along that label."""
     return Along(inner, over, None if among is None else tuple(among))
 
@@ -76,6 +76,12 @@ def mean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quan
 def geomean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The geometric mean over all values of a label."""
     return OverLabel(along(inner, over, among), "geometric mean")
+
+
+def share(check: Check, over: str, among: Sequence[Any] | None = None) -> Quantity:
+    """The share of a label's values for which a condition holds."""
+    [condition] = check.conditions
+    return Share(along(condition.quantity, over, among), condition)
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:

@@ -15,7 +15,7 @@ from looped.functional.attention import softmax as masked_softmax
 from looped.functional.kernels import Kernel
 from looped.functional.schedules import Trapezoid
 from looped.models.kernel_transformer import functional
-from looped.papers.cheng24.worlds import TASKS, D
+from looped.papers.cheng24.protocols import TASKS, D
 from looped.tasks.gaussian_process import GaussianProcess
 
 Scale = Literal["smoke", "cpu", "paper"]

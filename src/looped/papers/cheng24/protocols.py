@@ -7,7 +7,6 @@ drawn once into a pool; every minibatch has fresh labels and, the kernels being 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -48,7 +47,7 @@ assert TASKS["paper"]["exp"].eigenvalues == SPREAD
 class Source:
     """What one seed's prompts are drawn from."""
 
-    world: str
+    protocol: str
     """paper or released."""
     data: str
     """K: linear, relu, exp or mixed."""
@@ -60,7 +59,7 @@ class Source:
     @property
     def task(self) -> GaussianProcess:
         """The task with this seed's rotation U."""
-        return replace(TASKS[self.world][self.data], rotation=self.seed)
+        return replace(TASKS[self.protocol][self.data], rotation=self.seed)
 
     @property
     def root(self) -> Float[Tensor, "d d"]:
@@ -113,9 +112,3 @@ class Pool:
     def _labels(self, root: Tensor, generator: torch.Generator) -> Tensor:
         normal = torch.randn(len(root), root.shape[-1], 1, generator=generator, device=self.device)
         return (root @ normal)[..., 0]
-
-
-def describe(world: str) -> dict[str, Any]:
-    """The settings as data, for the figure's record."""
-    spread = list(TASKS[world]["linear"].eigenvalues)
-    return {"eigenvalues": spread, "exp": "exp(<u,v>)" if world == "paper" else "exp(<u,v>/2)"}

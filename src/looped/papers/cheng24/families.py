@@ -1,0 +1,285 @@
+"""Trains the models of cheng24's figures, those of one shape as one family.
+
+The paper says Adam with clipping, batch 30000, a new minibatch every 10 steps, 3 seeds, and neither rate nor steps. The
+released program's steps have length .1/(9-i)^2 in layer i, too short for a run of minutes; these are longer and shrink
+to 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.config import encode
+from looped.experiment import OptimizerConfig
+from looped.functional.attention import softmax
+from looped.functional.schedules import Trapezoid
+from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
+from looped.models.kernel_transformer import functional
+from looped.papers.cheng24.protocols import HEADS, TASKS, D, Pool, Source
+from looped.prompt import Prompt
+from looped.studies import Context
+from looped.training.clip import Clip
+from looped.training.family import Trained, build_family, family_folder, train_family
+from looped.training.rollback import Rollback
+from looped.training.stopping import stop_signals
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An architecture on one distribution, for all seeds."""
+
+    protocol: str
+    """paper or released."""
+    data: str
+    """K: linear, relu, exp or mixed."""
+    heads: tuple[str, ...]
+    """h of each head."""
+    n: int
+    """Examples a prompt."""
+    layers: int
+    """Layers, each with weights of its own."""
+    transform: bool = True
+    """Whether A is free; otherwise it is 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyTraining:
+    """How the families are trained and tested."""
+
+    batch: int = 30_000
+    """Prompts of a minibatch."""
+    resample: int = 10
+    """Steps on one minibatch."""
+    steps: int = 600
+    """Optimiser steps."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """One model for each."""
+    test: int = 60_000
+    """Test prompts."""
+    pool: int = 60_000
+    """Gram matrices to draw minibatches from."""
+    logged: int = 50
+    """How often distances are read."""
+    learning_rate: float = 0.02
+    """Adam's."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Adam's."""
+    decay: float = 0.9
+    """Share of the run in which the rate falls to 0."""
+    clip: float = 10.0
+    """Largest gradient norm of the last of nine layers: `clip` / (9 - i)^2 in layer i."""
+
+    @property
+    def log_every(self) -> int:
+        """Steps between two readings."""
+        return max(1, self.steps // self.logged)
+
+    @property
+    def logged_steps(self) -> list[int]:
+        """The steps before which distances are read, and the last."""
+        return [*range(0, self.steps, self.log_every), self.steps]
+
+    def rules(self, layers: int) -> dict[str, Any]:
+        """Adam whose rate falls to 0, each layer's gradient clipped, models whose loss jumps sent back."""
+        adam = OptimizerConfig(learning_rate=self.learning_rate, betas=self.betas, schedule=Trapezoid(decay=self.decay))
+        # through torch: it divides by a float32 reciprocal
+        norms = (self.clip / (9.0 - torch.arange(layers)) ** 2).tolist()
+        return {"optimizer": adam, "clip": Clip(norm=tuple(norms), over="layer"), "rollback": Rollback()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What is measured of a case, one entry for each seed."""
+
+    losses: list[float]
+    """Test loss."""
+    bayes: list[float]
+    """The Bayes estimator's loss on the same prompts."""
+    distances: list[list[list[float]]]
+    """Distance to a multiple of I: (seeds, logged steps, matrices), B'C of all layers, then A."""
+
+
+OTHER_PROTOCOL = {"paper": "released", "released": "paper"}
+
+
+def outcomes(cases: Iterable[Case], training: FamilyTraining, context: Context) -> dict[Case, Outcome]:
+    """Every case's outcome; families that are finished already are loaded, the others trained side by side."""
+    device, wanted = context.device, list(dict.fromkeys(cases))
+    # on a GPU the twin figure's models fill the same kernels, and are there when it asks for them
+    twins = [replace(case, protocol=OTHER_PROTOCOL[case.protocol]) for case in wanted] if device.type == "cuda" else []
+    shapes: dict[tuple, list[Case]] = {}
+    for case in sorted([*wanted, *twins], key=lambda case: case.protocol) if twins else wanted:
+        shapes.setdefault((case.heads, case.n, case.layers, case.transform), []).append(case)
+    # the costly ones first, so that the last thread does not end alone
+    groups = sorted(shapes.values(), key=lambda group: -group[0].layers * group[0].n ** 2 * len(group))
+    threads = torch.get_num_threads()
+    one_at_a_time = device.type != "cpu" or threads == 1 or len(groups) == 1
+    torch.set_num_threads(threads if one_at_a_time else 1)
+    results: dict[Case, Outcome] = {}
+    try:
+        with stop_signals() as stop, ThreadPoolExecutor(1 if one_at_a_time else threads) as workers:
+            jobs = [workers.submit(_train_and_test, group, training, context) for group in groups]
+            try:
+                for count, (group, job) in enumerate(zip(groups, jobs, strict=True)):
+                    first = group[0]
+                    context.progress(f"{'+'.join(first.heads)}, n={first.n}, L={first.layers}", count / len(groups))
+                    results |= dict(zip(group, job.result(), strict=True))
+            except BaseException:  # what runs is saved and ends, what waits is not begun
+                stop.set()
+                workers.shutdown(wait=False, cancel_futures=True)
+                raise
+    finally:
+        torch.set_num_threads(threads)
+        _pool.cache_clear()
+    return {case: results[case] for case in wanted}
+
+
+def train_group(group: Sequence[Case], family: Any, training: FamilyTraining, context: Context) -> Trained:
+    """Train one family, models ordered by case and then by seed, or load it."""
+    first, device = group[0], context.device
+    heads = tuple(HEADS[name] for name in first.heads)
+    sources = _sources(group, training)
+    generators = [source.generators(device) for source in sources]
+    roots = torch.stack([source.root for source in sources]).to(device, torch.float32)
+
+    def draw(step: int):
+        pools = [_pool(source, training.pool, device) for source in sources]
+        prompts = [pool.sample(training.batch, *pair) for pool, pair in zip(pools, generators, strict=True)]
+        joined = Prompt(torch.stack([prompt.xs for prompt in prompts]), torch.stack([prompt.ys for prompt in prompts]))
+        return prepare(joined, heads)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        return in_context_loss(weights_of(model, first.n), heads, batch)
+
+    identity = {
+        "cases": [encode(case) for case in group],
+        "training": encode(training),
+        "device": device.type,  # it decides the random numbers
+    }
+    return train_family(
+        family,
+        loss,
+        folder=family_folder(context.runs, "cheng24", identity),
+        identity=identity,
+        steps=training.steps,
+        **training.rules(first.layers),
+        draw=draw,
+        every=training.resample,
+        generators=[generator for pair in generators for generator in pair],
+        log_every=training.log_every,
+        watch=lambda model: distances(model, roots),
+        graph=True,
+    )
+
+
+def build(group: Sequence[Case], training: FamilyTraining, device: torch.device) -> Any:
+    """The family of a group before training."""
+    first = group[0]
+    config = functional(
+        d=D,
+        loops=first.layers,
+        layers=first.layers,
+        kernel=tuple(HEADS[name] for name in first.heads),
+        transform=first.transform,
+    )
+    return build_family(config, seeds=[seed for _ in group for seed in training.seeds], device=device)
+
+
+def _sources(group: Sequence[Case], training: FamilyTraining) -> list[Source]:
+    return [
+        Source(protocol=case.protocol, data=case.data, n=case.n, seed=seed) for case in group for seed in training.seeds
+    ]
+
+
+def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Context) -> list[Outcome]:
+    first, device = group[0], context.device
+    heads = tuple(HEADS[name] for name in first.heads)
+    family = build(group, training, device)
+    trained = train_group(group, family, training, context)
+    context.note_training(trained.folder)
+    assert trained.watched is not None
+    watched = trained.watched.double().cpu()
+    tests = [_test(source, training.test, device) for source in _sources(group, training)]
+    losses = []
+    with torch.no_grad():
+        weights = weights_of(family, first.n)
+        for index, (prompt, _) in enumerate(tests):
+            answers = predictions([_member(head, index) for head in weights], heads, prepare(prompt, heads))[0]
+            losses.append(float((answers - prompt.ys[:, -1]).square().mean()))
+    count = len(training.seeds)
+    members = [slice(start, start + count) for start in range(0, len(tests), count)]
+    return [
+        Outcome(
+            losses=losses[part],
+            bayes=[bayes for _, bayes in tests[part]],
+            distances=watched[:, part].permute(1, 0, 2).tolist(),
+        )
+        for part in members
+    ]
+
+
+def _member(weights: HeadWeights, index: int) -> HeadWeights:
+    """One model's weights out of a family's."""
+    part = slice(index, index + 1)
+    transform = None if weights.transform is None else weights.transform[part]
+    return HeadWeights(weights.score[part], transform, weights.label[part])
+
+
+def weights_of(model: Any, n: int) -> list[HeadWeights]:
+    """The heads' weights with M = B'C, in units that suit one rate: r over n and A over 10 n, unless h is the softmax.
+
+    A sum over n examples wants weights of the order of 1/n; covariates that grow in every layer make scores explode.
+    """
+    weights = []
+    for head in model.heads:
+        is_mean = head.head.kernel is softmax
+        transform = head.transform * (1 if is_mean else 0.1 / n) if hasattr(head, "transform") else None
+        weights.append(head_weights(head.key, head.query, head.label * (1 if is_mean else 1 / n), transform))
+    return weights
+
+
+def distances(model: Any, roots: Float[Tensor, "models d d"]) -> Float[Tensor, "models matrices"]:
+    """dist(M, I) of Sigma^{1/2} B'C Sigma^{1/2} in every layer, then of A in all layers but the last, first head.
+
+        dist(M, I) = min_a |M - a I| / |M|
+
+    Ref: cheng24, Fig. 3 and App. H.2. The last A has no effect on the prediction and so never moves.
+    """
+    head = weights_of(model, 1)[0]
+    parts = [to_identity(roots[:, None] @ head.score @ roots[:, None])]
+    if head.transform is not None:
+        parts.append(to_identity(head.transform[:, :-1]))
+    return torch.cat(parts, 1)
+
+
+def to_identity(matrix: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
+    """min_a |M - a I| / |M|, Frobenius norms; the best a is the mean of the diagonal."""
+    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return (matrix - mean * eye).norm(dim=(-2, -1)) / matrix.norm(dim=(-2, -1))
+
+
+def label_variance(protocol: str, data: str) -> float:
+    """The loss of predicting zero."""
+    return TASKS[protocol][data].label_variance
+
+
+@cache
+def _pool(source: Source, size: int, device: torch.device) -> Pool:
+    return Pool(source, size, device=device)
+
+
+@cache
+def _test(source: Source, size: int, device: torch.device) -> tuple[Prompt, float]:
+    """Prompts that training never saw, the same for every model of a source, and the Bayes estimator's loss."""
+    pool = Pool(source, size, device=device, purpose="test")
+    prompt = pool.all()
+    return prompt, pool.bayes(prompt)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam, AdamW
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.models.blocks import unstack
 from looped.models.kernel_transformer import functional, restricted
@@ -35,9 +35,7 @@ def loss(model, batch):
     return error.mean(-1)
 
 
-OPTIMIZER = OptimizerConfig(
-    kind="adamw", learning_rate=0.05, betas=(0.9, 0.95), weight_decay=0.01, schedule=Trapezoid(decay=0.5)
-)
+OPTIMIZER = AdamW(learning_rate=0.05, betas=(0.9, 0.95), weight_decay=0.01, schedule=Trapezoid(decay=0.5))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +91,7 @@ def test_tiny_layer_norms_make_adam_take_normalised_steps():
         return scale * (weights["a"].square().sum((1, 2)) + weights["b"].square().sum(1))
 
     norms = (1e-12, 4e-12)
-    optimizer = OptimizerConfig(kind="adamw", learning_rate=0.1, betas=(0.9, 0.9))
+    optimizer = AdamW(learning_rate=0.1, betas=(0.9, 0.9))
     trained = train_family(start, valley, steps=1, optimizer=optimizer, clip=Clip(norm=norms, over="layer"))
     moved = ((trained.family["a"] - 1).square().sum(-1) + (trained.family["b"] - 1).square()).sqrt()
     expected = 0.1 * torch.tensor(norms, dtype=torch.float64) / 1e-8
@@ -103,7 +101,7 @@ def test_tiny_layer_norms_make_adam_take_normalised_steps():
 
 def test_a_model_that_diverges_leaves_the_others_alone():
     start = {"w": torch.tensor([[1.0], [torch.inf]], dtype=torch.float64)}
-    optimizer = OptimizerConfig(learning_rate=0.1, clip=1.0)
+    optimizer = Adam(learning_rate=0.1, clip=1.0)
     trained = train_family(start, lambda w, _: w["w"].square().sum(1), steps=60, optimizer=optimizer)
     assert trained.losses[-1, 0] < 0.05
     assert not trained.losses[-1, 1].isfinite()
@@ -120,7 +118,7 @@ def test_batches_last_and_watch_sees_start_and_end():
         {"w": torch.zeros(2, 1)},
         lambda weights, value: (weights["w"][:, 0] - value).square(),
         steps=7,
-        optimizer=OptimizerConfig(learning_rate=1.0, schedule=Staircase(start=1, stop=1, by=1, every=1)),
+        optimizer=Adam(learning_rate=1.0, schedule=Staircase(start=1, stop=1, by=1, every=1)),
         draw=batch,
         every=3,
         log_every=2,
@@ -136,7 +134,7 @@ def test_batches_last_and_watch_sees_start_and_end():
 
 
 def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
-    options = {"steps": 6, "optimizer": OptimizerConfig(learning_rate=0.1)}
+    options = {"steps": 6, "optimizer": Adam(learning_rate=0.1)}
     results = [
         train_family({"w": torch.ones(1, 2)}, lambda w, _: w["w"].square().sum(1), graph=graph, **options).losses
         for graph in (False, True)
@@ -145,7 +143,7 @@ def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
 
 
 def test_bad_settings_are_named():
-    start, optimizer = {"w": torch.ones(1, 2)}, OptimizerConfig(clip=1.0)
+    start, optimizer = {"w": torch.ones(1, 2)}, Adam(clip=1.0)
     with pytest.raises(ValueError, match="`steps` must be at least 1; got 0"):
         train_family(start, lambda w, _: w["w"].sum(1), steps=0, optimizer=optimizer)
     with pytest.raises(ValueError, match="clipped once"):

@@ -4,7 +4,7 @@ A family is a module, or a dict of tensors, in which every weight has the models
 number a model and mixes nothing between models; its sum is differentiated, so that each model is trained as if alone.
 
     family = build_family(restricted(d=10, loops=4), seeds=range(8))
-    trained = train_family(family, loss, steps=1000, draw=draw, every=100, optimizer=OptimizerConfig(kind="adamw"))
+    trained = train_family(family, loss, steps=1000, draw=draw, every=100, optimizer=AdamW())
     trained.losses[-1]          # one number a model
 """
 

@@ -59,8 +59,6 @@ def train(
     `LostRank` comes where one of them is gone.
     """
     _check_experiment(experiment)
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / experiment.folder
     team = join_ranks(device)
     with _traceless([path] if team.leads else []):
@@ -80,8 +78,6 @@ def train_seeds(
 ) -> list[Run]:
     """Train one model for each seed, all as one stack of models: each run equals training it alone, up to rounding."""
     _check_experiment(experiment)
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
@@ -155,7 +151,7 @@ def _train(
 
 def _finished(run: Run) -> bool:
     """Whether no step is left; damage is not looked into here, but under the lock."""
-    steps = run.experiment.train.steps if run.experiment.train is not None else 0
+    steps = run.experiment.train.steps
     try:
         return steps in run.steps and read_checkpoint(run.path, steps).finished
     except ValueError:
@@ -168,7 +164,7 @@ def _level(runs: list[Run], latest: list[Checkpoint | None]) -> list[Checkpoint 
     So a stack stays one, and equals an unbroken one bit for bit: apart, its runs would round otherwise.
     """
     latest = list(latest)
-    index = {run.experiment.hash: i for i, run in enumerate(runs)}
+    index = {known: i for i, run in enumerate(runs) for known in run.known_hashes()}
     stacks = {found.together for found in latest if found is not None and not found.finished}
     for whole in stacks - {()}:
         members = [index[one] for one in whole if one in index]
@@ -177,7 +173,7 @@ def _level(runs: list[Run], latest: list[Checkpoint | None]) -> list[Checkpoint 
         if len(members) < len(whole) or foreign or len({found and found.step for found in stood}) == 1:
             continue
         if None in stood:
-            every = getattr(runs[0].experiment.train, "checkpoint_every", 0)
+            every = runs[0].experiment.train.checkpoint_every
             if any(found is not None and found.step > every for found in stood):
                 continue  # somebody removed a run: what the others have is not thrown away
             for member in members:  # killed in its first save: back to the start, as if there had been none
@@ -200,11 +196,10 @@ class Trainer:
 
     def __init__(self, runs: Sequence[Run], device: torch.device, engine: str = "auto", team: Team = ALONE):
         first = runs[0].experiment
-        assert first.train is not None
         self.runs, self.device, self.team = list(runs), device, team
         self.experiment, self.task = first, first.task
         self.config: TrainConfig = first.train
-        self.seeds = [run.experiment.train.seed for run in runs if run.experiment.train is not None]
+        self.seeds = [run.experiment.train.seed for run in runs]
         self.stacked = len(runs) > 1
         # bfloat16 is the precision of the passes; everything else stays in float32
         self.dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
@@ -338,9 +333,8 @@ class Trainer:
 
     def loops(self, step: int) -> tuple[int, dict[str, Any]]:
         """The loops of a step, and of these the gradient's and the loss's."""
-        config = self.config
-        loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
-        return loops, config.windows(loops)
+        loops = self.experiment.loops_at(step)
+        return loops, self.config.windows(loops)
 
     def now(self, step: int) -> Now:
         """What changes from step to step."""

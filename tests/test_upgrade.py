@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig, hash_of
-from looped.files import read_json, write_json
+from looped.files import read_json, read_tensors, write_json, write_tensors
 from looped.functional.schedules import RandomDepth, Staircase
 from looped.models.decoder import DecoderConfig
 from looped.recipes import experiment
@@ -52,19 +52,15 @@ def as_format_1(given: Setup):
 
 def make_old(path: Path, given: Setup) -> str:
     """Turn a run folder into one of the version before; its hash then."""
-    from looped.files import read_tensors, write_tensors
-
     data = as_format_1(given)
     write_json(path / "config.json", data)
     for file in (path / "checkpoints").iterdir():
         tensors, about = read_tensors(file)
-        write_tensors(
-            file, tensors, {key: about[key] for key in about if key != "sha256"} | {"experiment": hash_of(data)}
-        )
+        write_tensors(file, tensors, about | {"experiment": hash_of(data)})
     return hash_of(data)
 
 
-def half_trained(out: Path, monkeypatch) -> Run:
+def half_trained(out: Path) -> Run:
     """Three of six steps of `TINY`, as if the process had been killed then."""
     run = train(TINY, out=out)
     checkpoint_path(run.path, 6).unlink()
@@ -117,9 +113,9 @@ def test_a_damaged_config_is_refused_as_it_ever_was(damage):
     assert upgrade({"format": 1, **damage})["format"] == 2
 
 
-def test_a_run_of_the_version_before_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_a_run_of_the_version_before_goes_on_where_it_stopped(tmp_path):
     whole = train(TINY, out=tmp_path / "whole")
-    run = half_trained(tmp_path / "old", monkeypatch)
+    run = half_trained(tmp_path / "old")
     make_old(run.path, TINY)
     again = Run.open(run.path)
     assert again.experiment == TINY
@@ -128,8 +124,8 @@ def test_a_run_of_the_version_before_goes_on_where_it_stopped(tmp_path, monkeypa
         assert torch.equal(again.latest().tensors[name], value), name
 
 
-def test_a_config_that_was_changed_by_hand_is_still_noticed(tmp_path, monkeypatch):
-    run = half_trained(tmp_path, monkeypatch)
+def test_a_config_that_was_changed_by_hand_is_still_noticed(tmp_path):
+    run = half_trained(tmp_path)
     make_old(run.path, TINY)
     data = read_json(run.path / "config.json")
     data["train"]["seed"] = 7
@@ -139,14 +135,16 @@ def test_a_config_that_was_changed_by_hand_is_still_noticed(tmp_path, monkeypatc
         changed.check(read_checkpoint(run.path, 3))
 
 
-def test_carrying_over_renames_runs_and_what_refers_to_them(tmp_path, monkeypatch, capsys):
-    first = half_trained(tmp_path, monkeypatch)
+def test_carrying_over_renames_runs_and_what_refers_to_them(tmp_path, capsys):
+    first = half_trained(tmp_path)
     earlier = f"tiny-{make_old(first.path, TINY)}"
     first.path.rename(tmp_path / earlier)
     second = replace(TINY, name="second", train=replace(TINY.train, start=earlier))
     old_second = tmp_path / f"second-{hash_of(as_format_1(second))}"
+    old_second.mkdir()
     write_json(old_second / "config.json", as_format_1(second))
     sweep = tmp_path / "sweeps" / "tiny" / "sweep.json"
+    sweep.parent.mkdir(parents=True)
     write_json(sweep, {"format": 1, "command": "", "points": [{"run": earlier, "steps": 6, "fields": {}}]})
 
     assert carry_over().main([str(old_second), str(tmp_path / earlier)]) == 0
@@ -161,8 +159,8 @@ def test_carrying_over_renames_runs_and_what_refers_to_them(tmp_path, monkeypatc
     assert capsys.readouterr().out == ""
 
 
-def test_a_carried_config_that_was_changed_by_hand_is_noticed(tmp_path, monkeypatch):
-    run = half_trained(tmp_path, monkeypatch)
+def test_a_carried_config_that_was_changed_by_hand_is_noticed(tmp_path):
+    run = half_trained(tmp_path)
     make_old(run.path, TINY)
     carry_over().main([str(run.path)])
     file = tmp_path / TINY.folder / "config.json"
@@ -184,8 +182,8 @@ def test_weights_without_training_are_carried_over_too(tmp_path, caplog):
     assert not caplog.records
 
 
-def test_a_name_that_is_taken_is_one_line(tmp_path, monkeypatch, capsys):
-    run = half_trained(tmp_path, monkeypatch)
+def test_a_name_that_is_taken_is_one_line(tmp_path, capsys):
+    run = half_trained(tmp_path)
     earlier = tmp_path / f"tiny-{make_old(run.path, TINY)}"
     run.path.rename(earlier)
     (tmp_path / TINY.folder).mkdir()

@@ -211,7 +211,7 @@ def _notes(curve: Curve) -> list[str]:
 def _config(data: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """The config in groups: task, model, train, and train's optimiser apart."""
     groups = []
-    nested = {"task": data["task"], "model": data["model"], "train": data["train"] or {}}
+    nested = {"task": data["task"], "model": data["model"], "train": data.get("train", {})}
     for name, group in nested.items():
         inner = {key: value for key, value in group.items() if key == "optimizer"}
         groups.append((name, {key: value for key, value in group.items() if key not in inner}))

@@ -166,7 +166,5 @@ def shown_loops(most: int, trained: int) -> list[int]:
 
 def trained_loops(experiment: Experiment) -> int:
     """The most loops that a step of its training takes."""
-    depth = experiment.train.depth
-    if depth is None:
-        return experiment.model.loops
-    return int(getattr(depth, "high", getattr(depth, "stop", experiment.model.loops)))
+    train = experiment.train
+    return experiment.model.loops + (0 if train.depth is None else int(train.depth.bounds(train.steps)[1]))

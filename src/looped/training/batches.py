@@ -57,7 +57,7 @@ class Batches:
     def loops(self, step: int) -> tuple[int, dict[str, Any]]:
         """The loops of a step, and how many of them carry gradient and enter the loss."""
         config = self.config
-        loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
+        loops = self.experiment.loops_at(step)
         return loops, config.windows(loops)
 
     def draw(self, now: Now) -> AnyPrompt:

@@ -91,7 +91,6 @@ def stacks_of(experiments: Sequence[Experiment]) -> list[list[int]]:
     """Indices of experiments that can train as one stack of models: those that differ in their seeds alone."""
     stacks: dict[str, list[int]] = {}
     for index, one in enumerate(experiments):
-        assert one.train is not None
         stacks.setdefault(replace(one, train=replace(one.train, seed=0)).hash, []).append(index)
     return list(stacks.values())
 
@@ -162,7 +161,7 @@ def run_pool(points: Sequence[Point], executor: Executor, tell: Tell, pool: Pool
 def _run_stack(members: Mapping[int, Point], executor: Executor, tell: Tell) -> None:
     """One stack of models; where it fails each is trained alone, so that one run takes no other with it."""
     first = next(iter(members.values()))
-    seeds = {point.experiment.train.seed: index for index, point in members.items() if point.experiment.train}
+    seeds = {point.experiment.train.seed: index for index, point in members.items()}
 
     left = [index for index, point in members.items() if standing(point.path).status != "finished"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from looped.experiment import Experiment, hash_of
+from looped.experiment import Experiment, Setup, known_hashes
 from looped.files import Busy, read_json
 from looped.training.executors import Executor
 from looped.training.folder import checkpoint_steps, read_checkpoint
@@ -90,9 +90,7 @@ def train_variants(
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed."""
     grid = []
-    for label, one in variants.items():
-        if one.train is None:
-            raise ValueError(f"`{label}` says nothing about training. Set `train`.")
+    for one in variants.values():
         grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds]
     found = iter(train_grid(grid, out=out, device=device, progress=progress, trained=trained, executor=executor))
     return {label: [next(found) for _ in seeds] for label in variants}
@@ -104,11 +102,12 @@ def _kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:
     for path in kept_models().values():
         with contextlib.suppress(ValueError, OSError):  # of code that was not handed over, or damaged: no run's place
             config = read_json(path / "config.json")
-            own = Experiment.from_data(config).hash
+            setup = Setup.from_data(config)
+            own = setup.hash
             if own in wanted and own not in found:
                 [step] = checkpoint_steps(path)
                 # weights of another config under this one's name, or of an earlier step, are not what it gives
                 checkpoint = read_checkpoint(path, step)
-                if checkpoint.finished and checkpoint.experiment == hash_of(config):
+                if checkpoint.finished and checkpoint.experiment in known_hashes(config, setup):
                     found[own] = path
     return found

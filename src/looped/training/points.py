@@ -37,7 +37,6 @@ class Point:
     @property
     def steps(self) -> int:
         """Steps to train."""
-        assert self.experiment.train is not None
         return self.experiment.train.steps
 
 
@@ -58,9 +57,7 @@ class Standing:
 
 
 def point(experiment: Experiment, out: str | Path = "runs", fields: Mapping[str, Any] | None = None) -> Point:
-    """The point of an experiment that can be trained."""
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
+    """The point of an experiment."""
     path = Path(out) / experiment.folder
     return Point(experiment=experiment, path=path, fields=fields or {})
 

@@ -59,8 +59,6 @@ def train(
     `LostRank` is raised where one of them is gone.
     """
     _check_experiment(experiment)
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / experiment.folder
     team = join_ranks(device)
     with traceless([path] if team.leads else []):
@@ -80,8 +78,6 @@ def train_seeds(
 ) -> list[Run]:
     """Train one model a seed, all as one stack of models; each run equals training it alone, up to rounding."""
     _check_experiment(experiment)
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
@@ -139,7 +135,7 @@ def _train(
 
 
 def _steps(run: Run) -> int:
-    return run.experiment.train.steps if run.experiment.train is not None else 0
+    return run.experiment.train.steps
 
 
 class Trainer(TrainingLoop):
@@ -147,12 +143,11 @@ class Trainer(TrainingLoop):
 
     def __init__(self, runs: Sequence[Run], device: torch.device, engine: str = "auto", team: Team = ALONE):
         self.experiment, self.task = runs[0].experiment, runs[0].experiment.task
-        assert self.experiment.train is not None
         self.config: TrainConfig = self.experiment.train
         keep = self.config.keep_checkpoints
         super().__init__(runs, device, steps=self.config.steps, keep_checkpoints=keep, team=team)
         self.runs = list(runs)
-        self.seeds = [run.experiment.train.seed for run in runs if run.experiment.train is not None]
+        self.seeds = [run.experiment.train.seed for run in runs]
         self.stacked = len(runs) > 1
         # bfloat16 is the precision of the passes; everything else stays in float32
         self.dtype = torch.float64 if self.config.dtype == "float64" else torch.float32

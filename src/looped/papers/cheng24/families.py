@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.config import encode
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam
 from looped.functional.attention import softmax
 from looped.functional.schedules import Trapezoid
 from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
@@ -89,7 +89,7 @@ class FamilyTraining:
 
     def rules(self, layers: int) -> dict[str, Any]:
         """Adam whose rate falls to 0, each layer's gradient clipped, models whose loss jumps sent back."""
-        adam = OptimizerConfig(learning_rate=self.learning_rate, betas=self.betas, schedule=Trapezoid(decay=self.decay))
+        adam = Adam(learning_rate=self.learning_rate, betas=self.betas, schedule=Trapezoid(decay=self.decay))
         # through torch: it divides by a float32 reciprocal
         norms = (self.clip / (9.0 - torch.arange(layers)) ** 2).tolist()
         return {"optimizer": adam, "clip": Clip(norm=tuple(norms), over="layer"), "rollback": Rollback()}

@@ -26,9 +26,9 @@ from looped.files import read_tensors, write_tensors
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.folder import checkpoint_path
-from looped.training.points import Point, points, standing
 from looped.training.sweep import sweep, table, write_table
 from looped.training.trainer import train
+from looped.training.trials import Trial, standing, trials
 
 LIMIT = 1.0
 
@@ -42,7 +42,7 @@ def experiment() -> Experiment:
     )
 
 
-def fill(asked: list[Point], *, lines: int, floats: int) -> None:
+def fill(asked: list[Trial], *, lines: int, floats: int) -> None:
     """Finished folders, made from one that was trained: metrics of `lines` lines, checkpoints larger by `floats`."""
     first = asked[0]
     train(first.experiment, folder=first.path)
@@ -78,8 +78,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="looped-points-") as folder:
             out = Path(folder)
 
-            def named(out: Path = out) -> list[Point]:
-                return points(experiment(), seeds=range(count), out=out)
+            def named(out: Path = out) -> list[Trial]:
+                return trials(experiment(), seeds=range(count), out=out)
 
             asked = named()
             fill(asked, lines=lines, floats=floats)

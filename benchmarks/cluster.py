@@ -30,8 +30,8 @@ from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.executors import Executor
 from looped.training.folder import checkpoint_path, read_checkpoint
-from looped.training.points import Point, Standing, last_metrics, points, standing
 from looped.training.sweep import sweep
+from looped.training.trials import Standing, Trial, last_metrics, standing, trials
 
 TOLERANCE = 1e-5
 
@@ -57,7 +57,7 @@ def experiment(steps: int) -> Experiment:
 class Saboteur:
     """Kills one worker by SIGKILL and stops one node, each in the middle of a run that has checkpoints."""
 
-    def __init__(self, cluster: Any, node: Any, points: Sequence[Point]):
+    def __init__(self, cluster: Any, node: Any, points: Sequence[Trial]):
         self.cluster, self.node, self.points = cluster, node, points
         self.stands = [Standing() for _ in points]
         self.ended: dict[int, int] = {}
@@ -121,7 +121,7 @@ def parent(process: int) -> int:
         return 0
 
 
-def on_two_nodes(asked: Sequence[Point]) -> tuple[list[Standing], list[str], list[str]]:
+def on_two_nodes(asked: Sequence[Trial]) -> tuple[list[Standing], list[str], list[str]]:
     """The sweep on a cluster of two nodes of one CPU each, sabotaged; standings, deeds, and what went wrong."""
     import ray
     from ray.cluster_utils import Cluster
@@ -141,7 +141,7 @@ def on_two_nodes(asked: Sequence[Point]) -> tuple[list[Standing], list[str], lis
         cluster.shutdown()
 
 
-def differences(asked: Sequence[Point], others: Sequence[Point]) -> list[str]:
+def differences(asked: Sequence[Trial], others: Sequence[Trial]) -> list[str]:
     """Points whose last checkpoint or metrics are not the same bytes."""
     return [
         f"{one.path.name}/{file} differs"
@@ -151,7 +151,7 @@ def differences(asked: Sequence[Point], others: Sequence[Point]) -> list[str]:
     ]
 
 
-def distance(asked: Sequence[Point], others: Sequence[Point]) -> float:
+def distance(asked: Sequence[Trial], others: Sequence[Trial]) -> float:
     """The largest difference of a weight, and of a number in the last line of the metrics."""
     most = 0.0
     for one, other in zip(asked, others, strict=True):
@@ -174,7 +174,7 @@ def main() -> None:
         grid = {"model.loops": options.loops, "train.window": options.windows}
         base = experiment(options.steps)
         asked, local, stacked = (
-            points(base, grid, seeds=range(options.seeds), out=Path(folder) / name)
+            trials(base, grid, seeds=range(options.seeds), out=Path(folder) / name)
             for name in ("ray", "local", "stack")
         )
         start = time.monotonic()

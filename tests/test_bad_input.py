@@ -19,8 +19,8 @@ from looped.evaluation.identify import identify
 from looped.models.loop import MOST_LOOPS, StateChange
 from looped.prompt import Prompt
 from looped.tasks.task import Task
-from looped.training.points import MOST, points
 from looped.training.trainer import train_seeds
+from looped.training.trials import MAX_TRIALS, trials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,9 +121,9 @@ def test_training_without_end_is_refused():
 
 def test_a_sweep_without_end_is_refused():
     base = Experiment(task=LinearRegression(d=2), model=DecoderConfig(d=2))
-    with pytest.raises(ValueError, match="a sweep has at most 100,000 points"):
-        points(base, {"model.loops": list(range(1, 401))}, seeds=range(10**15))
-    assert MOST == 100_000
+    with pytest.raises(ValueError, match="a sweep has at most 100,000 trials"):
+        trials(base, {"model.loops": list(range(1, 401))}, seeds=range(10**15))
+    assert MAX_TRIALS == 100_000
 
 
 @pytest.mark.usefixtures("unchecked")

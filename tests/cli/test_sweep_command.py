@@ -7,7 +7,7 @@ import pytest
 from looped.cli import main
 from looped.cli.sweep import _headers, _picture
 from looped.papers import yang24
-from looped.training.points import Standing, point
+from looped.training.trials import Standing, trial
 
 TINY = ["train.steps=4", "train.batch=2", "model.width=8", "model.heads=2", "train.log_every=2"]
 
@@ -65,7 +65,7 @@ def test_finished_points_have_no_steps_and_fields_that_end_alike_their_whole_nam
     assert _headers(["model.loops", "train.window", "a.b.learning_rate"]) == ["loops", "window", "learning_\nrate"]
     assert _headers(["model.width", "other.width"]) == ["model.\nwidth", "other.\nwidth"]
     done = Standing(status="finished", step=5, metrics={"loss": 0.5, "error": 0.25})
-    shown = [column.header for column in _picture([point(yang24.linear("smoke"))], [done], 1).columns]
+    shown = [column.header for column in _picture([trial(yang24.linear("smoke"))], [done], 1).columns]
     assert shown == ["run", "status", "loss", "error"]
 
 

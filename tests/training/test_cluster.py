@@ -1,6 +1,6 @@
 """A real Ray cluster of two local nodes: a worker is killed and a node is stopped, and nothing is lost or repeated.
 
-The long form, with twelve points, is benchmarks/cluster.py.
+The long form, with twelve trials, is benchmarks/cluster.py.
 """
 
 import importlib.util
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from looped.training.executors import Executor
-from looped.training.points import points, standing
 from looped.training.sweep import sweep
+from looped.training.trials import standing, trials
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "cluster.py"
 
@@ -38,7 +38,7 @@ def script():
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_worker_and_a_stopped_node_lose_and_repeat_nothing(script, tmp_path):
     base = script.experiment(steps=150)
-    asked, local, stacked = (points(base, seeds=range(4), out=tmp_path / name) for name in ("ray", "local", "stack"))
+    asked, local, stacked = (trials(base, seeds=range(4), out=tmp_path / name) for name in ("ray", "local", "stack"))
     stands, deeds, wrong = script.on_two_nodes(asked)
     assert wrong == []
     assert len(deeds) == 2

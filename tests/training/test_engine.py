@@ -11,8 +11,8 @@ from looped.functional.schedules import RandomDepth, Staircase
 from looped.models.decoder import DecoderConfig
 from looped.models.kernel_transformer import restricted
 from looped.tasks.regression import LinearRegression
-from looped.training.determinism import check_determinism
 from looped.training.batches import Batches
+from looped.training.determinism import check_determinism
 from looped.training.engine import ENGINES, Graphs, Plain, fusible, split
 from looped.training.optim import Optimizers
 from looped.training.run import Run

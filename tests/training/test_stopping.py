@@ -10,9 +10,9 @@ import pytest
 from looped.papers.yang24 import linear
 from looped.training import trainer
 from looped.training.executors import Executor, run_stacks
-from looped.training.points import points
 from looped.training.run import Run
 from looped.training.stopping import Interrupted, stop_signals
+from looped.training.trials import trials
 
 SCRIPT = """
 import ctypes, os, signal, sys
@@ -64,13 +64,13 @@ def test_a_signal_while_the_model_is_built_stops_after_one_step(number, tmp_path
 
 
 def test_a_sweep_that_was_asked_to_stop_before_trains_no_more_than_one_step(tmp_path):
-    asked = points(small(), {"model.loops": [2, 3]}, out=tmp_path)
+    asked = trials(small(), {"model.loops": [2, 3]}, out=tmp_path)
     with stop_signals() as stopping:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(Interrupted):
             run_stacks(asked, Executor(), lambda index, standing: None)
         assert stopping.is_set()
-    assert all(step <= 1 for point in asked if point.path.exists() for step in Run.open(point.path).steps)
+    assert all(step <= 1 for trial in asked if trial.path.exists() for step in Run.open(trial.path).steps)
 
 
 def test_a_stop_that_ended_leaves_the_next_one_unset():

@@ -1,4 +1,4 @@
-"""Sweeps: points and their files, every executor, stopped and killed and continued, the table."""
+"""Sweeps: trials and their files, every executor, stopped and killed and continued, the table."""
 
 import csv
 import json
@@ -20,7 +20,6 @@ from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.training import executors
 from looped.training.executors import Executor
 from looped.training.folder import checkpoint_path, read_checkpoint
-from looped.training.points import Standing, last_metrics, point, points, read_axes, read_file, standing
 from looped.training.processes import Processes
 from looped.training.stopping import Interrupted
 from looped.training.sweep import (
@@ -33,6 +32,7 @@ from looped.training.sweep import (
     write_table,
 )
 from looped.training.trainer import Diverged, train
+from looped.training.trials import Standing, last_metrics, read_axes, read_file, standing, trial, trials
 from looped.training.worker import job_of, work
 
 BASE = Experiment(
@@ -46,7 +46,7 @@ GRID = {"model.loops": [2, 3]}
 
 
 def asked(out, **more):
-    return points(BASE, GRID, seeds=range(2), out=out, **more)
+    return trials(BASE, GRID, seeds=range(2), out=out, **more)
 
 
 def stamps(folder):
@@ -58,11 +58,11 @@ def same_files(one, other):
         assert (one.path / file).read_bytes() == (other.path / file).read_bytes(), file
 
 
-# -- points
+# -- trials
 
 
 def test_a_grid_is_every_combination_once_with_the_folder_that_train_would_make(tmp_path):
-    found = points(
+    found = trials(
         BASE, {"model.loops": [2, 3, 2], "task": [SparseRegression(d=2, nonzero=1)]}, seeds=[0, 5], out=tmp_path
     )
     assert [(one.experiment.model.loops, one.experiment.train.seed) for one in found] == [
@@ -78,19 +78,21 @@ def test_a_grid_is_every_combination_once_with_the_folder_that_train_would_make(
     assert found[3].fields["train.seed"] == 5
 
 
-def test_fields_that_go_together_and_sets_of_fields():
-    found = points(BASE, {"model.loops,train.window": [[2, 1], [3, 3]]}, each=[{"train.batch": 2}, {"train.batch": 4}])
+def test_fields_that_vary_together_and_sets_of_fields():
+    found = trials(
+        BASE, {"model.loops,train.window": [[2, 1], [3, 3]]}, field_sets=[{"train.batch": 2}, {"train.batch": 4}]
+    )
     made = [(one.experiment.train.batch, one.experiment.model.loops, one.experiment.train.window) for one in found]
     assert made == [(2, 2, 1), (2, 3, 3), (4, 2, 1), (4, 3, 3)]
 
 
 def test_what_is_refused_names_the_point_or_is_left_out():
     with pytest.raises(ValueError, match=r"`window` must be in .*model.loops=2 train.window=3.*--skip-invalid"):
-        points(BASE, {"model.loops": [2, 3], "train.window": [1, 3]})
-    found = points(BASE, {"model.loops": [2, 3], "train.window": [1, 3]}, skip_invalid=True)
+        trials(BASE, {"model.loops": [2, 3], "train.window": [1, 3]})
+    found = trials(BASE, {"model.loops": [2, 3], "train.window": [1, 3]}, skip_invalid=True)
     assert [(one.experiment.model.loops, one.experiment.train.window) for one in found] == [(2, 1), (3, 1), (3, 3)]
-    with pytest.raises(ValueError, match="no point of this sweep can be trained"):
-        points(BASE, {"train.window": [9]}, skip_invalid=True)
+    with pytest.raises(ValueError, match="no trial of this sweep can be trained"):
+        trials(BASE, {"train.window": [9]}, skip_invalid=True)
     for grid, message in (
         ({"model.lops": [1]}, "Did you mean `loops`"),
         ({"model.loops": []}, "one or more values"),
@@ -98,18 +100,18 @@ def test_what_is_refused_names_the_point_or_is_left_out():
         ({"model.loops,train.window": [3]}, "a list of 2"),
     ):
         with pytest.raises(ValueError, match=message):
-            points(BASE, grid)
+            trials(BASE, grid)
 
 
 def test_a_field_that_two_axes_set_is_refused():
     for grid, more in (
         ({"model.loops": [2, 3], "train.steps,model.loops": [[3, 2]]}, {}),
         ({"train.seed": [0, 1]}, {"seeds": [7]}),
-        ({}, {"each": [{"train.seed": 5}], "seeds": [0, 1]}),
-        ({"model.loops": [2]}, {"each": [{"model.loops": 3}]}),
+        ({}, {"field_sets": [{"train.seed": 5}], "seeds": [0, 1]}),
+        ({"model.loops": [2]}, {"field_sets": [{"model.loops": 3}]}),
     ):
         with pytest.raises(ValueError, match="is given twice; give it once"):
-            points(BASE, grid, **more)
+            trials(BASE, grid, **more)
 
 
 def test_axes_are_typed_with_commas_outside_brackets_and_quotes():
@@ -171,7 +173,7 @@ def test_a_standing_is_read_from_the_folder_and_a_torn_end_does_not_count(tmp_pa
 
 @pytest.fixture(scope="module")
 def by_processes(tmp_path_factory):
-    """Four points trained by two local processes."""
+    """Four trials trained by two local processes."""
     made = asked(tmp_path_factory.mktemp("processes"))
     stands = sweep(made, Executor(kind="processes", workers=2, threads=1))
     assert [one.status for one in stands] == ["finished"] * 4, stands
@@ -181,7 +183,7 @@ def by_processes(tmp_path_factory):
 def test_processes_give_what_training_alone_gives_bit_for_bit(by_processes, tmp_path):
     for one in by_processes:
         train(one.experiment, out=tmp_path)
-        same_files(one, point(one.experiment, tmp_path))
+        same_files(one, trial(one.experiment, tmp_path))
         facts = json.loads((one.path / "provenance.json").read_text())
         assert facts["threads"] == 1
         assert facts["models_in_one_batch"] == 1
@@ -197,8 +199,8 @@ def test_finished_points_are_not_touched_and_new_ones_are_trained(by_processes, 
 
 def test_the_stack_equals_processes_up_to_rounding(tmp_path):
     double = replace(BASE, train=replace(BASE.train, dtype="float64"))
-    stacked = points(double, GRID, seeds=range(2), out=tmp_path / "stack")
-    alone = [point(one.experiment, tmp_path / "alone") for one in stacked]
+    stacked = trials(double, GRID, seeds=range(2), out=tmp_path / "stack")
+    alone = [trial(one.experiment, tmp_path / "alone") for one in stacked]
     assert {one.status for one in sweep(stacked)} == {"finished"}
     for one, other in zip(stacked, alone, strict=True):
         train(other.experiment, out=tmp_path / "alone")
@@ -211,7 +213,7 @@ def test_the_stack_equals_processes_up_to_rounding(tmp_path):
 def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(tmp_path, by_processes):
     """SIGKILL comes in the middle of a run: the next worker goes on from the last checkpoint, to the same bytes."""
     long = replace(BASE, train=replace(BASE.train, steps=120, log_every=20, checkpoint_every=10))
-    made, other = (points(long, out=tmp_path / name) for name in ("killed", "whole"))
+    made, other = (trials(long, out=tmp_path / name) for name in ("killed", "whole"))
     killed, seen = [], []
 
     def tell(index, one):
@@ -260,7 +262,7 @@ class Dying(executors.Pool):
 
 @pytest.mark.parametrize(("begins", "tries"), [(True, 3), (False, 21)])
 def test_retries_come_to_an_end(tmp_path, begins, tries, monkeypatch):
-    monkeypatch.setattr(executors, "REST", 0.0)
+    monkeypatch.setattr(executors, "MAX_BACKOFF_S", 0.0)
     made = asked(tmp_path)[:1]
     pool, told = Dying(made, begins), {}
     executors.run_pool(made, Executor(kind="processes", retries=2), told.__setitem__, pool)
@@ -317,7 +319,7 @@ def test_a_worker_gives_a_result_whatever_happens(tmp_path):
     assert work({**job, "hash": "other"})["message"].endswith("Use one version of looped.")
     assert work({**job, "config": {}})["status"] == "failed"
     hot = replace(BASE, train=replace(BASE.train, optimizer=Adam(learning_rate=1e30)))
-    assert work(job_of(point(hot, tmp_path), device="cpu", threads=1))["status"] == "diverged"
+    assert work(job_of(trial(hot, tmp_path), device="cpu", threads=1))["status"] == "diverged"
     assert work(job)["status"] == "finished"
 
 
@@ -332,13 +334,13 @@ def test_a_run_that_another_process_trains_is_told_and_the_others_go_on(tmp_path
 def test_a_stopped_sweep_of_processes_saves_and_goes_on_to_the_same_bytes(tmp_path):
     """SIGTERM to the parent, as Ctrl-C: every worker saves, nothing is left running, and the next sweep goes on."""
     long = replace(BASE, train=replace(BASE.train, steps=120, log_every=10, checkpoint_every=1000))
-    made, other = (points(long, seeds=range(1), out=tmp_path / name) for name in ("stopped", "whole"))
+    made, other = (trials(long, seeds=range(1), out=tmp_path / name) for name in ("stopped", "whole"))
 
     def stop(index, one):
         if one.status == "running" and one.metrics.get("step", 0) >= 10:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match=r"stopped with 0 of 1 points finished.* Go on with the same command"):
+    with pytest.raises(Interrupted, match=r"stopped with 0 of 1 trials finished.* Go on with the same command"):
         sweep(made, Executor(kind="processes", workers=1), tell=stop)
     found = [standing(one.path) for one in made]
     assert [one.status for one in found] == ["stopped"]
@@ -354,7 +356,7 @@ def test_a_stopped_sweep_of_processes_saves_and_goes_on_to_the_same_bytes(tmp_pa
 
 def test_a_signal_in_a_stacks_last_step_stops_the_sweep(tmp_path):
     """The stack that was about to end may end; the next one is not begun."""
-    two = points(BASE, GRID, out=tmp_path)
+    two = trials(BASE, GRID, out=tmp_path)
     sent = []
 
     def tell(index, stands):
@@ -370,7 +372,7 @@ def test_a_signal_in_a_stacks_last_step_stops_the_sweep(tmp_path):
 def test_a_worker_whose_parent_is_gone_saves_and_ends(tmp_path):
     """The parent is killed: its end of the worker's input closes."""
     long = replace(BASE, train=replace(BASE.train, steps=10**6, checkpoint_every=10**6))
-    one = point(long, tmp_path)
+    one = trial(long, tmp_path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     worker = subprocess.Popen(
         [sys.executable, "-m", "looped.training.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
@@ -418,7 +420,7 @@ def test_each_worker_gets_the_gpu_with_the_fewest(monkeypatch):
 def test_the_table_has_fields_metrics_status_and_the_whole_config(by_processes, tmp_path):
     import pyarrow.parquet
 
-    fresh = points(replace(BASE, task=SparseRegression(d=2, nonzero=1)), {"train.window": [1]}, out=tmp_path)
+    fresh = trials(replace(BASE, task=SparseRegression(d=2, nonzero=1)), {"train.window": [1]}, out=tmp_path)
     rows = table([*by_processes, *fresh])
     assert [row["status"] for row in rows] == ["finished"] * 4 + ["waiting"]
     assert [(row["model.loops"], row["seed"]) for row in rows[:4]] == [(2, 0), (2, 1), (3, 0), (3, 1)]
@@ -443,7 +445,7 @@ def test_the_table_has_fields_metrics_status_and_the_whole_config(by_processes, 
 
 
 def test_the_table_says_what_a_field_is_that_its_config_leaves_out(tmp_path):
-    made = points(yang24.linear("smoke"), each=[{}, {"train.emphasis": 2}], out=tmp_path)
+    made = trials(yang24.linear("smoke"), field_sets=[{}, {"train.emphasis": 2}], out=tmp_path)
     assert [row["train.emphasis"] for row in table(made)] == [0.0, 2.0]
 
 
@@ -463,7 +465,7 @@ def test_without_ray_it_is_one_line(by_processes, monkeypatch, tmp_path):
 
 def test_a_saved_sweep_is_found_again_and_cannot_name_other_folders(by_processes):
     folder = save_sweep(by_processes)
-    assert save_sweep(list(reversed(by_processes))) == folder  # named by its points
+    assert save_sweep(list(reversed(by_processes))) == folder  # named by its trials
     assert sweep_folders(folder) == sweep_folders(by_processes[0].path.parent) == [folder]
     assert [(path, one.status) for _, path, one in read_sweep(folder)] == [
         (one.path, "finished") for one in reversed(by_processes)
@@ -477,7 +479,7 @@ def test_a_saved_sweep_is_found_again_and_cannot_name_other_folders(by_processes
 
 
 def test_what_a_sweep_knows_about_a_point_does_not_grow_with_its_run(tmp_path, monkeypatch):
-    """A thousand points are listed without reading a single weight, and of each metrics file only the end."""
+    """A thousand trials are listed without reading a single weight, and of each metrics file only the end."""
     one = asked(tmp_path)[0]
     train(one.experiment, out=tmp_path)
     line = (one.path / "metrics.jsonl").read_bytes().splitlines(keepends=True)[-1]
@@ -485,7 +487,7 @@ def test_what_a_sweep_knows_about_a_point_does_not_grow_with_its_run(tmp_path, m
         file.write(line * 20_000)
     size = checkpoint_path(one.path, 12).stat().st_size
     read = []
-    monkeypatch.setattr("looped.training.points.open", lambda *a: read.append(Counted(*a)) or read[-1], raising=False)
+    monkeypatch.setattr("looped.training.trials.open", lambda *a: read.append(Counted(*a)) or read[-1], raising=False)
     monkeypatch.setattr("looped.files.digest", lambda *a: pytest.fail("the weights were read"))
     found = [standing(one.path) for _ in range(1000)]
     assert {stands.status for stands in found} == {"finished"}

@@ -20,10 +20,10 @@ from looped.cli.common import Code, Device, Json, Out, Quiet, messages, pick_dev
 from looped.cli.train import handed_over
 from looped.recipes import experiment as find_experiment
 from looped.training.executors import Executor, Tell
-from looped.training.points import Point, Standing, points, read_axes, read_file, standing
 from looped.training.stopping import Interrupted
 from looped.training.sweep import Row, has_parquet, save_sweep, save_tables, sweep_folder, table, write_table
 from looped.training.sweep import sweep as run_sweep
+from looped.training.trials import Standing, Trial, read_axes, read_file, standing, trials
 
 SHOWN = 20
 """Points in the live table; the counts are of all."""
@@ -122,7 +122,7 @@ def _points(
     skip_invalid: bool,
     code: list[str] | None,
     out: str,
-) -> list[Point]:
+) -> list[Trial]:
     """The points asked, on the command line or in a file; the command line adds to the file and wins over it."""
     if recipe is not None and "=" in recipe:  # the recipe is in the file, so the first word is a field
         recipe, fields = None, [recipe, *fields]
@@ -145,7 +145,7 @@ def _points(
     if which is not None and any("train.seed" in axis.split(",") for axis in grid):
         raise ValueError("`train.seed` is given twice: leave out --seeds and --seed, or the field.")
     each = data.get("points", [{}])
-    return points(base, grid, each=each, seeds=which, out=out, code=handed_over(code), skip_invalid=skip_invalid)
+    return trials(base, grid, field_sets=each, seeds=which, out=out, code=handed_over(code), skip_invalid=skip_invalid)
 
 
 def _check_table(name: str | None) -> None:
@@ -169,7 +169,7 @@ def _write(folder: Path, rows: Sequence[Row], wanted: str | None) -> list[Path]:
 
 
 @contextlib.contextmanager
-def live_table(asked: Sequence[Point], *, quiet: bool) -> Iterator[Tell]:
+def live_table(asked: Sequence[Trial], *, quiet: bool) -> Iterator[Tell]:
     """The counts, and the points at work or in trouble, drawn anew a few times a second."""
     stands = [Standing() for _ in asked]
     if quiet:
@@ -180,7 +180,7 @@ def live_table(asked: Sequence[Point], *, quiet: bool) -> Iterator[Tell]:
         yield stands.__setitem__
 
 
-def _picture(asked: Sequence[Point], stands: Sequence[Standing], most: int) -> Table:
+def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> Table:
     """The points, or those of most interest, with the fields in which they differ; steps until all are done."""
     counts = Counter(one.status for one in stands)
     said = ", ".join(f"{count} {status}" for status, count in counts.items())

@@ -1,4 +1,4 @@
-"""Points of a sweep as tasks of a Ray cluster: the optional extra `looped[cluster]`."""
+"""Trials of a sweep as tasks of a Ray cluster: the optional extra `looped[cluster]`."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ LOOPBACK = ("127.", "localhost", "[::1]", "local")
 
 
 class Cluster(Pool):
-    """Tasks on a cluster, each with what it reserves; a retry of Ray's own would not know when to stop, so none."""
+    """Tasks on a Ray cluster. Ray retries none of them: it would not know when to stop."""
 
     def __init__(self, executor: Executor):
-        self.ray, self.own = _connect(executor)
+        self.ray, self.owns_cluster = _connect(executor)
         self.executor = executor
         self.task = self.ray.remote(num_cpus=executor.cpus, num_gpus=executor.gpus, max_retries=0)(work)
         self.flying: dict[Any, int] = {}
-        ask = {"CPU": executor.cpus, "GPU": executor.gpus}
+        needs = {"CPU": executor.cpus, "GPU": executor.gpus}
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        if not any(all(node.get(name, 0.0) >= count for name, count in ask.items()) for node in nodes):
-            said = f"no node has {executor.cpus:g} CPUs and {executor.gpus:g} GPUs for a run"
-            if self.own:
+        if not any(all(node.get(name, 0.0) >= count for name, count in needs.items()) for node in nodes):
+            reason = f"no node has {executor.cpus:g} CPUs and {executor.gpus:g} GPUs for a run"
+            if self.owns_cluster:
                 self.close()
-                raise ValueError(f"{said}. Ask for less.")
-            log.warning(f"looped: {said}; the sweep waits for one.")
+                raise ValueError(f"{reason}. Ask for less.")
+            log.warning(f"looped: {reason}; the sweep waits for one.")
 
     def room(self) -> int:
-        """As many as the cluster can run, and once more so that no node idles; nodes may come and go."""
+        """Twice as many jobs as the cluster can run, so that no node idles; nodes may come and go."""
         if self.executor.workers is not None:
             return self.executor.workers - len(self.flying)
-        have, ask = self.ray.cluster_resources(), {"CPU": self.executor.cpus, "GPU": self.executor.gpus}
-        fit = min(int(have.get(name, 0.0) // count) for name, count in ask.items() if count)
+        have, needs = self.ray.cluster_resources(), {"CPU": self.executor.cpus, "GPU": self.executor.gpus}
+        fit = min(int(have.get(name, 0.0) // count) for name, count in needs.items() if count)
         return max(2 * fit, 1) - len(self.flying)
 
     def submit(self, key: int, job: Job) -> None:
@@ -44,44 +44,44 @@ class Cluster(Pool):
         self.flying[self.task.remote(job)] = key
 
     def wait(self, seconds: float) -> list[tuple[int, Result | str]]:
-        """What has ended; an error of Ray's own means that the worker or its node was lost."""
+        """The jobs that ended; an error of Ray itself means that the worker or its node was lost."""
         if not self.flying:  # Ray would not wait for nothing
             time.sleep(seconds)
             return []
         errors = self.ray.exceptions
         ready, _ = self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=seconds)
-        found: list[tuple[int, Result | str]] = []
+        ended: list[tuple[int, Result | str]] = []
         for reference in ready:
             key = self.flying.pop(reference)
             try:
-                found.append((key, self.ray.get(reference)))
+                ended.append((key, self.ray.get(reference)))
             except errors.RayTaskError as error:
-                found.append((key, {"status": "failed", "message": " ".join(str(error.cause).split())}))
+                ended.append((key, {"status": "failed", "message": " ".join(str(error.cause).split())}))
             except errors.RayError as error:
-                found.append((key, f"its worker was lost: {str(error).strip().splitlines()[0]}"))
-        return found
+                ended.append((key, f"its worker was lost: {str(error).strip().splitlines()[0]}"))
+        return ended
 
     def stop(self) -> None:
-        """Ray interrupts each task as Ctrl-C would, and the trainer saves."""
+        """Let Ray interrupt each task as Ctrl-C would; the trainer then saves."""
         for reference in self.flying:
             self.ray.cancel(reference)
 
     def close(self) -> None:
-        """End what still runs; a cluster of our own ends too."""
+        """Kill what still runs, and the cluster where we started it."""
         for reference in self.flying:
             self.ray.cancel(reference, force=True)
-        if self.own:
+        if self.owns_cluster:
             self.ray.shutdown()
 
 
 def _connect(executor: Executor) -> tuple[Any, bool]:
-    """Ray, connected, and whether the connection is ours to close."""
-    # no token under the home folder and no word to anybody; whoever wants either sets it
+    """Ray, connected, and whether we started the cluster and must shut it down."""
+    # no token in the home folder and no usage statistics, unless the user sets them
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     local = executor.address is None or executor.address.startswith(LOOPBACK)
     if local:
-        # otherwise Ray takes 127.0.0.1 for the machine's address in the network, and listens there
+        # otherwise Ray replaces 127.0.0.1 by the machine's address in the network, and listens there
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
@@ -107,6 +107,6 @@ def _connect(executor: Executor) -> tuple[Any, bool]:
         ray.shutdown()
         raise ValueError(
             "Ray was imported before this sweep and would listen beyond this machine. Set "
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 first, or start a cluster of yours and pass its address."
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 first, or start a cluster yourself and pass its address."
         )
     return ray, True

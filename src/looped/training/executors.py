@@ -1,4 +1,4 @@
-"""Who trains the points of a sweep: this process in stacks of models, several local processes, or a Ray cluster."""
+"""Who trains the trials of a sweep: this process in stacks of models, local worker processes, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, Literal
 
 from looped.experiment import Experiment
 from looped.files import Busy
-from looped.training.points import Point, Standing, Status, standing
 from looped.training.stopping import Interrupted, NotSaved, stop_signals
 from looped.training.threads import check_threads
 from looped.training.trainer import Diverged, train, train_seeds
-from looped.training.worker import PATIENCE, Job, Result, job_of
+from looped.training.trials import Standing, Status, Trial, standing
+from looped.training.worker import PATIENCE_S, Job, Result, job_of
 
 Tell = Callable[[int, Standing], None]
-"""(index of a point, where it stands now) -> None."""
-POLL = 0.25
-"""Seconds between two looks at the points that run."""
-VAIN, REST = 20, 5.0
-"""Workers that may die before they begin a run, and the longest pause between two of them in seconds."""
-GRACE = 60.0
-"""Seconds that workers have to save when they are asked to stop."""
+"""(index of a trial, where it stands now) -> None."""
+POLL_S = 0.25
+"""Seconds between two looks at the running trials."""
+MAX_FAILED_STARTS, MAX_BACKOFF_S = 20, 5.0
+"""How many workers may die before they begin a trial, and the longest pause before the next one, in seconds."""
+GRACE_S = 60.0
+"""Seconds that workers have for saving when they are asked to stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,21 +33,21 @@ class Executor:
     """Who trains, and with what."""
 
     kind: Literal["stack", "processes", "ray"] = "stack"
-    """This process, seeds of one config as one stack of models; local processes; a Ray cluster."""
+    """`stack`: this process, seeds of one config as one stack of models; `processes`: local ones; `ray`: a cluster."""
     device: str = "cpu"
     """Where each run computes: cpu or cuda."""
     workers: int | None = None
-    """Runs at a time; None: one for each core, or whatever the cluster has room for."""
+    """Runs at a time; None: one a core, or as many as the cluster has room for."""
     threads: int | None = None
-    """Threads of each run; None: one for workers, so that results do not hang on how many there are; else torch's."""
+    """Threads of each run; None: one in a worker, so that results do not depend on the number of workers."""
     cpus: float = 1.0
     """For Ray: CPUs to reserve for each run."""
     gpus: float = 0.0
     """For Ray: GPUs to reserve for each run."""
     address: str | None = None
-    """For Ray: the cluster, `auto` or `HOST:PORT`; None: one of its own on this machine, for loopback only."""
+    """For Ray: the cluster, `auto` or `HOST:PORT`; None: a new one on this machine, reached by loopback only."""
     retries: int = 3
-    """How often a point whose worker or node was lost is handed to another."""
+    """How often a trial whose worker or node was lost is handed to another worker."""
 
     def __post_init__(self) -> None:
         for name, least in (("workers", 1), ("threads", 1), ("retries", 0), ("gpus", 0)):
@@ -76,7 +76,7 @@ class Pool(ABC):
 
     @abstractmethod
     def wait(self, seconds: float) -> list[tuple[int, Result | str]]:
-        """What has ended within so many seconds: a result, or, of a worker that was lost, what is known about it."""
+        """The jobs that ended within `seconds`, each with its result, or with a text about the worker that was lost."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -84,73 +84,73 @@ class Pool(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let the workers go; those still at work are killed."""
+        """Release the workers; those still at work are killed."""
 
 
 def stacks_of(experiments: Sequence[Experiment]) -> list[list[int]]:
-    """Indices of experiments that can train as one stack of models: those that differ in their seeds alone."""
+    """Indices of experiments that can train as one stack of models: they differ in their seeds alone."""
     stacks: dict[str, list[int]] = {}
-    for index, one in enumerate(experiments):
-        stacks.setdefault(replace(one, train=replace(one.train, seed=0)).hash, []).append(index)
+    for index, experiment in enumerate(experiments):
+        stacks.setdefault(replace(experiment, train=replace(experiment.train, seed=0)).hash, []).append(index)
     return list(stacks.values())
 
 
-def run_stacks(points: Sequence[Point], executor: Executor, tell: Tell) -> None:
-    """Train in this process, stack by stack; `Interrupted` where it is asked to stop, with everything saved."""
+def run_stacks(trials: Sequence[Trial], executor: Executor, tell: Tell) -> None:
+    """Train in this process, stack by stack; when asked to stop, everything is saved and `Interrupted` raised."""
     with stop_signals() as stopping:
-        for stack in stacks_of([point.experiment for point in points]):
-            _run_stack({index: points[index] for index in stack}, executor, tell)
+        for stack in stacks_of([trial.experiment for trial in trials]):
+            _run_stack({index: trials[index] for index in stack}, executor, tell)
             if stopping.is_set():
                 raise Interrupted("")
 
 
-def run_pool(points: Sequence[Point], executor: Executor, tell: Tell, pool: Pool) -> None:
-    """Hand points to workers until all are done; a lost worker's point goes to another, from its last checkpoint."""
+def run_pool(trials: Sequence[Trial], executor: Executor, tell: Tell, pool: Pool) -> None:
+    """Hand trials to workers until all are done; a lost worker's trial goes on in another, from its last checkpoint."""
     device = "cuda" if executor.gpus else executor.device
-    jobs = [job_of(point, device=device, threads=executor.threads or 1) for point in points]
-    waiting = collections.deque(range(len(points)))
-    flying: dict[int, int | None] = {}  # index -> when the run's lock was last taken before
+    jobs = [job_of(trial, device=device, threads=executor.threads or 1) for trial in trials]
+    waiting = collections.deque(range(len(trials)))
+    flying: dict[int, int | None] = {}  # index -> when its run was last locked before it was submitted
     lost: collections.Counter[int] = collections.Counter()
-    vain: collections.Counter[int] = collections.Counter()  # lost before the run began, so hardly by its doing
-    resting: dict[int, float] = {}  # index -> when to try again
+    failed_starts: collections.Counter[int] = collections.Counter()  # lost before it began: hardly the run's fault
+    retry_at: dict[int, float] = {}
     unsaved, deadline = "", None
 
     def ended(index: int, status: Status | None, message: str = "") -> None:
-        stands = replace(standing(points[index].path), lost=lost[index])
+        stands = replace(standing(trials[index].path), lost=lost[index])
         tell(index, stands if status is None else replace(stands, status=status, message=message))
 
     with stop_signals() as stopping, contextlib.closing(pool):
         while flying or (waiting and deadline is None):
             if deadline is None and (stopping.is_set() or unsaved):
-                deadline = time.monotonic() + GRACE
+                deadline = time.monotonic() + GRACE_S
                 pool.stop()
             if deadline is not None and time.monotonic() > deadline:
                 break
             while deadline is None and pool.room() > 0:
-                rested = (index for index in waiting if resting.get(index, 0.0) <= time.monotonic())
-                if (index := next(rested, None)) is None:
+                ready = (index for index in waiting if retry_at.get(index, 0.0) <= time.monotonic())
+                if (index := next(ready, None)) is None:
                     break
                 waiting.remove(index)
-                flying[index] = _locked_at(points[index])
+                flying[index] = _locked_at(trials[index])
                 pool.submit(index, jobs[index])
-            for index, result in pool.wait(POLL):
-                begun = _locked_at(points[index]) != flying.pop(index)
+            for index, result in pool.wait(POLL_S):
+                begun = _locked_at(trials[index]) != flying.pop(index)
                 status, message = ("lost", result) if isinstance(result, str) else (result["status"], result["message"])
                 if status == "not saved":
                     unsaved, status = message, "stopped"
                 elif status in ("lost", "stopped") and deadline is None:
-                    # whom somebody else told to stop is as good as lost
-                    (lost if begun else vain)[index] += 1
-                    if lost[index] <= executor.retries and vain[index] <= VAIN:
-                        # the next one waits for the lost one to die, and a cluster takes a while to miss a node
-                        jobs[index] = {**jobs[index], "patience": PATIENCE}
-                        resting[index] = time.monotonic() + min(vain[index], REST)
+                    # a worker that somebody else stopped is as good as lost
+                    (lost if begun else failed_starts)[index] += 1
+                    if lost[index] <= executor.retries and failed_starts[index] <= MAX_FAILED_STARTS:
+                        # the next worker waits for the lost one to die; a cluster takes a while to notice a lost node
+                        jobs[index] = {**jobs[index], "patience": PATIENCE_S}
+                        retry_at[index] = time.monotonic() + min(failed_starts[index], MAX_BACKOFF_S)
                         waiting.appendleft(index)
                     else:
                         status = "failed"
                 ended(index, status if status in ("diverged", "busy", "failed") else None, message)
             for index, before in flying.items():
-                if _locked_at(points[index]) != before:
+                if _locked_at(trials[index]) != before:
                     ended(index, "running")
     if unsaved:
         raise NotSaved(unsaved)
@@ -158,12 +158,12 @@ def run_pool(points: Sequence[Point], executor: Executor, tell: Tell, pool: Pool
         raise Interrupted("")
 
 
-def _run_stack(members: Mapping[int, Point], executor: Executor, tell: Tell) -> None:
-    """One stack of models; where it fails each is trained alone, so that one run takes no other with it."""
+def _run_stack(members: Mapping[int, Trial], executor: Executor, tell: Tell) -> None:
+    """Train one stack of models; where it fails, train each model alone, so that one run does not fail the others."""
     first = next(iter(members.values()))
-    seeds = {point.experiment.train.seed: index for index, point in members.items()}
+    seeds = {trial.experiment.train.seed: index for index, trial in members.items()}
 
-    left = [index for index, point in members.items() if standing(point.path).status != "finished"]
+    left = [index for index, trial in members.items() if standing(trial.path).status != "finished"]
 
     def report(step: int, line: dict[str, float]) -> None:
         for index in left:
@@ -172,41 +172,41 @@ def _run_stack(members: Mapping[int, Point], executor: Executor, tell: Tell) -> 
     options: dict[str, Any] = {"out": first.path.parent, "device": executor.device, "threads": executor.threads}
     try:
         train_seeds(first.experiment, list(seeds), progress=report, **options)
-    except Busy as error:  # alone they would round otherwise than as the stack that somebody trains
-        for index, point in members.items():
-            tell(index, replace(standing(point.path), status="busy", message=str(error)))
+    except Busy as error:  # trained alone, they would round differently from the stack that is being trained
+        for index, trial in members.items():
+            tell(index, replace(standing(trial.path), status="busy", message=str(error)))
         return
     except _TROUBLE as error:
-        for index, point in members.items():
+        for index, trial in members.items():
             trouble: Exception | None = _known(error)
             if len(members) > 1:
                 try:
-                    train(point.experiment, **options)
+                    train(trial.experiment, **options)
                     trouble = None
-                except _TROUBLE as own:
-                    trouble = _known(own)
+                except _TROUBLE as error_alone:
+                    trouble = _known(error_alone)
             status = "diverged" if isinstance(trouble, Diverged) else "busy" if isinstance(trouble, Busy) else "failed"
-            stands = standing(point.path)
+            stands = standing(trial.path)
             tell(index, stands if trouble is None else replace(stands, status=status, message=str(trouble)))
         return
-    for index, point in members.items():
-        tell(index, standing(point.path))
+    for index, trial in members.items():
+        tell(index, standing(trial.path))
 
 
 _TROUBLE = (Diverged, ValueError, OSError, MemoryError, RuntimeError)
-"""What one run may meet though the others go on."""
+"""Errors that end one run while the others go on."""
 
 
 def _known(error: Exception) -> Exception:
-    """Of torch's general errors only those about memory are a run's own; others are ours, and come as they are."""
+    """Raise a general error of torch unless it is about memory: then it is a bug, not the fault of one run."""
     if isinstance(error, RuntimeError) and "memory" not in str(error):
         raise error
     return error
 
 
-def _locked_at(point: Point) -> int | None:
-    """When somebody last took the lock of a run: a change tells that its worker has begun."""
+def _locked_at(trial: Trial) -> int | None:
+    """When the lock of a run was last taken: it changes when a worker begins."""
     try:
-        return (point.path / "lock").stat().st_mtime_ns
+        return (trial.path / "lock").stat().st_mtime_ns
     except OSError:
         return None

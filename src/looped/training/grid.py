@@ -14,10 +14,10 @@ from looped.files import Busy, read_json
 from looped.training.executors import Executor
 from looped.training.folder import checkpoint_steps, read_checkpoint
 from looped.training.kept import kept_models
-from looped.training.points import Standing, point, standing
 from looped.training.run import Run
 from looped.training.sweep import sweep
 from looped.training.trainer import Diverged
+from looped.training.trials import Standing, standing, trial
 
 
 def train_grid(
@@ -29,50 +29,50 @@ def train_grid(
     trained: Callable[[Run], None] = lambda run: None,
     executor: Executor | None = None,
 ) -> list[Run]:
-    """The run of every experiment, in the order asked, each trained unless `out` has it or it is a kept model.
+    """The run of every experiment, in the order given; what is neither in `out` nor a kept model is trained.
 
-    A sweep whose points are the experiments: they share their folders with every other, and a stopped grid goes on
-    where it stopped. `progress` hears what is being trained and the share of the steps asked that is done, `trained` of
+    The experiments are the trials of a sweep: other grids and sweeps share their folders, and a stopped grid goes on
+    where it stopped. `progress` gets what is being trained and the share of the steps that is done; `trained` gets
     every run at the end. Where a run diverges, or another process trains it, the others are still trained; then
-    `Diverged` or `Busy` comes.
+    `Diverged` or `Busy` is raised.
     """
-    asked = [point(one, out) for one in experiments]
-    kept = _kept_by_hash({one.experiment.hash for one in asked})
+    every = [trial(experiment, out) for experiment in experiments]
+    shipped = _kept_by_hash({cell.experiment.hash for cell in every})
     used = {
-        one.path: Run(kept[one.experiment.hash], one.experiment)
-        for one in asked
-        if one.experiment.hash in kept and standing(one.path).status != "finished"
+        cell.path: Run(shipped[cell.experiment.hash], cell.experiment)
+        for cell in every
+        if cell.experiment.hash in shipped and standing(cell.path).status != "finished"
     }
-    points = list({one.path: one for one in asked if one.path not in used}.values())
-    if used and not points:
+    trials = list({cell.path: cell for cell in every if cell.path not in used}.values())
+    if used and not trials:
         progress("all are kept models", 1.0)
-    total, share = sum(one.steps for one in points), 0.0
-    done = [0] * len(points)
+    total, share = sum(cell.steps for cell in trials), 0.0
+    done = [0] * len(trials)
     finished: set[int] = set()
     stepped = 0
 
-    def tell(index: int, one: Standing) -> None:
+    def tell(index: int, stand: Standing) -> None:
         nonlocal share, stepped
-        stepped += one.step - done[index]
-        done[index] = one.step
-        if one.status == "finished":
+        stepped += stand.step - done[index]
+        done[index] = stand.step
+        if stand.status == "finished":
             finished.add(index)
-        share = max(share, stepped / total)  # a run that goes back to an earlier step does not turn the bar back
-        progress(f"{points[index].experiment.name} ({len(finished)} of {len(points)} runs done)", share)
+        share = max(share, stepped / total)  # the bar never goes back, even where a run does
+        progress(f"{trials[index].experiment.name} ({len(finished)} of {len(trials)} runs done)", share)
 
     executor = executor or Executor(device=torch.device(device).type)
-    stands = sweep(points, executor, tell=tell)
+    stands = sweep(trials, executor, tell=tell)
     for status, kind in (("failed", ValueError), ("diverged", Diverged), ("busy", Busy)):
-        troubles = list(dict.fromkeys(one.message for one in stands if one.status == status))
+        troubles = list(dict.fromkeys(stand.message for stand in stands if stand.status == status))
         if troubles:
-            count = sum(one.status == status for one in stands)
-            said = {
-                "failed": f"{count} of {len(points)} runs failed. {' '.join(troubles)}",
-                "diverged": f"{count} of {len(points)} runs diverged. {' '.join(troubles)}",
-                "busy": f"all is trained but what another process trains. {' '.join(troubles)} Then ask again.",
+            count = sum(stand.status == status for stand in stands)
+            messages = {
+                "failed": f"{count} of {len(trials)} runs failed. {' '.join(troubles)}",
+                "diverged": f"{count} of {len(trials)} runs diverged. {' '.join(troubles)}",
+                "busy": f"all is trained but what another process trains. {' '.join(troubles)} Then run this again.",
             }
-            raise kind(said[status])
-    runs = [used.get(one.path) or Run.create(one.path, one.experiment) for one in asked]
+            raise kind(messages[status])
+    runs = [used.get(cell.path) or Run.create(cell.path, cell.experiment) for cell in every]
     for run in runs:
         trained(run)
     return runs
@@ -90,24 +90,23 @@ def train_variants(
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed."""
     grid = []
-    for one in variants.values():
-        grid += [replace(one, train=replace(one.train, seed=seed)) for seed in seeds]
-    found = iter(train_grid(grid, out=out, device=device, progress=progress, trained=trained, executor=executor))
-    return {label: [next(found) for _ in seeds] for label in variants}
+    for variant in variants.values():
+        grid += [replace(variant, train=replace(variant.train, seed=seed)) for seed in seeds]
+    runs = iter(train_grid(grid, out=out, device=device, progress=progress, trained=trained, executor=executor))
+    return {label: [next(runs) for _ in seeds] for label in variants}
 
 
 def _kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:
     """The kept models of experiments with the `wanted` hashes, as this library writes them today."""
-    found: dict[str, Path] = {}
+    by_hash: dict[str, Path] = {}
     for path in kept_models().values():
-        with contextlib.suppress(ValueError, OSError):  # of code that was not handed over, or damaged: no run's place
+        with contextlib.suppress(ValueError, OSError):  # damaged, or it names code that was not handed over
             config = read_json(path / "config.json")
             setup = Setup.from_data(config)
-            own = setup.hash
-            if own in wanted and own not in found:
+            if setup.hash in wanted and setup.hash not in by_hash:
                 [step] = checkpoint_steps(path)
-                # weights of another config under this one's name, or of an earlier step, are not what it gives
+                # not weights of another config under this name, nor of an earlier step
                 checkpoint = read_checkpoint(path, step)
                 if checkpoint.finished and checkpoint.experiment in known_hashes(config, setup):
-                    found[own] = path
-    return found
+                    by_hash[setup.hash] = path
+    return by_hash

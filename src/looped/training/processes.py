@@ -1,4 +1,4 @@
-"""Local worker processes of a sweep: started as they are needed, used again, replaced where they die."""
+"""Local worker processes of a sweep: started when needed, reused, replaced when they die."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import threading
 import torch
 
 from looped.files import log
-from looped.training.executors import GRACE, Executor, Pool
+from looped.training.executors import GRACE_S, Executor, Pool
 from looped.training.worker import Job, Result
 
 
 class Processes(Pool):
-    """Local worker processes, started as they are needed and used again."""
+    """Local worker processes, started when needed and reused."""
 
     def __init__(self, executor: Executor):
-        self.most = executor.workers or (torch.cuda.device_count() if executor.device == "cuda" else _cores())
+        self.max_workers = executor.workers or (torch.cuda.device_count() if executor.device == "cuda" else _cores())
         self.threads, self.gpu = executor.threads or 1, executor.device == "cuda"
         self.idle: list[_Process] = []
         self.busy: dict[_Process, int] = {}
@@ -30,7 +30,7 @@ class Processes(Pool):
 
     def room(self) -> int:
         """Workers without a job, those not started yet included."""
-        return self.most - len(self.busy)
+        return self.max_workers - len(self.busy)
 
     def submit(self, key: int, job: Job) -> None:
         """Hand a job to an idle worker, or to a new one."""
@@ -39,51 +39,51 @@ class Processes(Pool):
         worker.send(json.dumps(job))
 
     def wait(self, seconds: float) -> list[tuple[int, Result | str]]:
-        """What has ended; a worker whose output ends without a result was lost."""
-        found: list[tuple[int, Result | str]] = []
+        """The jobs that ended; a worker whose output ends without a result was lost."""
+        ended: list[tuple[int, Result | str]] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                worker, line = self.news.get(timeout=0.0 if found else seconds)
+                worker, line = self.news.get(timeout=0.0 if ended else seconds)
                 key = self.busy.pop(worker, None)
                 if line is not None:
                     self.idle.append(worker)
-                    found += [(key, json.loads(line))] if key is not None else []
+                    ended += [(key, json.loads(line))] if key is not None else []
                     continue
                 if worker in self.idle:
                     self.idle.remove(worker)
-                found += [(key, worker.last_words())] if key is not None else []
+                ended += [(key, worker.last_words())] if key is not None else []
                 worker.close()
-        return found
+        return ended
 
     def stop(self) -> None:
-        """SIGTERM to all that work: they save after the step at hand."""
+        """Send SIGTERM to all workers at work: they save after the step at hand."""
         for worker in self.busy:
             worker.process.terminate()
 
     def close(self) -> None:
-        """Let the idle ones end, kill the rest."""
+        """Let the idle workers end and kill the rest."""
         for worker in self.busy:
             worker.process.kill()
         for worker in [*self.idle, *self.busy]:
             worker.close()
 
     def _visible(self) -> str | None:
-        """The GPU of the next worker: each one its own while there are enough."""
+        """The GPU of the next worker: the one with the fewest workers."""
         if not self.gpu:
             return None
-        asked = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = asked.split(",") if asked else [str(number) for number in range(torch.cuda.device_count())]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(number) for number in range(torch.cuda.device_count())]
         taken = collections.Counter(worker.gpu for worker in [*self.idle, *self.busy])
         return min(names, key=lambda name: taken[name], default=None)
 
 
 class _Process:
-    """One worker process, and two threads that hear it."""
+    """One worker process, and two threads that read its output."""
 
     def __init__(self, threads: int, gpu: str | None, news: queue.Queue[tuple[_Process, str | None]]):
         self.gpu = gpu
         count = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
-        # what this process can import its workers can; `-m` puts the current folder first, as it may not be here
+        # workers import what this process can; -P: `-m` would put the current folder first, which may not be so here
         places = {"PYTHONPATH": os.pathsep.join(place for place in sys.path if place)}
         seen = {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
         self.process = subprocess.Popen(
@@ -93,51 +93,51 @@ class _Process:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, **count, **places, **seen},
-            start_new_session=True,  # Ctrl-C is for the parent, which asks each to save
+            start_new_session=True,  # Ctrl-C is for the parent, which asks every worker to save
         )
         self.errors: collections.deque[str] = collections.deque(maxlen=20)
         self.listeners = [
-            threading.Thread(target=self._hear, args=(news,), daemon=True),
-            threading.Thread(target=self._overhear, daemon=True),
+            threading.Thread(target=self._read_results, args=(news,), daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
         ]
         for thread in self.listeners:
             thread.start()
 
     def send(self, line: str) -> None:
-        """A job; where the worker is dead already, the end of its output says so."""
+        """Send a job; if the worker is dead already, the end of its output tells us."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
 
     def last_words(self) -> str:
-        """How it ended, in words."""
+        """A sentence that says how it ended."""
         code = self.process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        said = f": {self.errors[-1]}" if self.errors else ""
-        return f"worker process {self.process.pid} {how}{said}."
+        error = f": {self.errors[-1]}" if self.errors else ""
+        return f"worker process {self.process.pid} {how}{error}."
 
     def close(self) -> None:
-        """Let it end; a worker at work is told so by the end of its input, and saves."""
+        """Let it end: a worker at work sees the end of its input, saves and stops."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(GRACE)
+            self.process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
         for thread in self.listeners:
             thread.join()
 
-    def _hear(self, news: queue.Queue[tuple[_Process, str | None]]) -> None:
+    def _read_results(self, news: queue.Queue[tuple[_Process, str | None]]) -> None:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
                 news.put((self, line))
         news.put((self, None))
 
-    def _overhear(self) -> None:
+    def _read_errors(self) -> None:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:

@@ -1,7 +1,7 @@
-"""A sweep: many points as one piece of work that can be stopped, killed and repeated, and one table of what came out.
+"""A sweep: many trials that can be stopped, killed and continued together, and one table of their results.
 
-OUT/NAME-HASH/                 every point's run folder, as `looped train` makes it
-OUT/sweeps/NAME-HASH/          sweep.json (the points) and table.csv, and table.parquet where pyarrow is installed
+OUT/NAME-HASH/                 every trial's run folder, as `looped train` makes it
+OUT/sweeps/NAME-HASH/          sweep.json (the trials) and table.csv, and table.parquet where pyarrow is installed
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from looped.files import check_folder, finite, read_json, write_bytes, write_json
 from looped.training.executors import Executor, Pool, Tell, run_pool, run_stacks, stacks_of
-from looped.training.points import Point, Standing, standing
 from looped.training.provenance import command
 from looped.training.stopping import Interrupted, NotSaved
+from looped.training.trials import Standing, Trial, standing
 
 FORMAT = 1
 """Version of sweep.json."""
@@ -27,80 +27,80 @@ Row = dict[str, Any]
 
 
 def sweep(
-    points: Sequence[Point],
+    trials: Sequence[Trial],
     executor: Executor | None = None,
     *,
     tell: Tell = lambda index, standing: None,
     begin: Callable[[], object] = lambda: None,
 ) -> list[Standing]:
-    """Train every point that is not finished; where each stands in the end, in their order.
+    """Train every trial that is not finished; returns where all of them stand in the end, in their order.
 
-    Runs that diverge, fail, or belong to another process are told by their standing, and the others go on. Ctrl-C and
-    SIGTERM save and raise `Interrupted`; calling again goes on. `tell` hears every change, `begin` that the executor
-    is accepted and training begins.
+    The standing shows runs that diverge, fail, or belong to another process; the others go on. Ctrl-C and SIGTERM save
+    and raise `Interrupted`; the next call goes on. `tell` gets every change; `begin` is called when the executor is
+    accepted and training begins.
     """
     executor = executor or Executor()
-    stands = [standing(point.path) for point in points]
+    stands = [standing(trial.path) for trial in trials]
 
-    for index, one in enumerate(stands):
-        tell(index, one)
-    left = unfinished(points, stands, whole_stacks=executor.kind == "stack")
-    chosen = [points[index] for index in left]
+    for index, stand in enumerate(stands):
+        tell(index, stand)
+    left = unfinished(trials, stands, whole_stacks=executor.kind == "stack")
+    chosen = [trials[index] for index in left]
 
-    def heard(index: int, one: Standing) -> None:
-        stands[left[index]] = one
-        tell(left[index], one)
+    def update(index: int, stand: Standing) -> None:
+        stands[left[index]] = stand
+        tell(left[index], stand)
 
     pool = _pool(executor) if chosen and executor.kind != "stack" else None
     begin()
     try:
         if pool is not None:
-            run_pool(chosen, executor, heard, pool)
+            run_pool(chosen, executor, update, pool)
         elif chosen:
-            run_stacks(chosen, executor, heard)
+            run_stacks(chosen, executor, update)
     except Interrupted as error:
-        done = sum(one.status == "finished" for one in stands)
-        said = f"{error} " if isinstance(error, NotSaved) else ""
+        done = sum(stand.status == "finished" for stand in stands)
+        reason = f"{error} " if isinstance(error, NotSaved) else ""
         raise type(error)(
-            f"{said}stopped with {done} of {len(points)} points finished; what was done is saved in "
-            f"{points[0].path.parent}. Go on with the same command."
+            f"{reason}stopped with {done} of {len(trials)} trials finished; everything is saved in "
+            f"{trials[0].path.parent}. Go on with the same command."
         ) from None
     return stands
 
 
-def unfinished(points: Sequence[Point], stands: Sequence[Standing], *, whole_stacks: bool) -> list[int]:
-    """Indices of the points to train; of a stack of models all, since it may have to go back to a common step."""
-    left = {index for index, one in enumerate(stands) if one.status != "finished"}
+def unfinished(trials: Sequence[Trial], stands: Sequence[Standing], *, whole_stacks: bool) -> list[int]:
+    """Indices of the trials to train; a stack is trained whole, since it may have to go back to a common step."""
+    left = {index for index, stand in enumerate(stands) if stand.status != "finished"}
     if whole_stacks and left:
-        stacks = stacks_of([point.experiment for point in points])
+        stacks = stacks_of([trial.experiment for trial in trials])
         left = {index for stack in stacks if left.intersection(stack) for index in stack}
     return sorted(left)
 
 
-def table(points: Sequence[Point], stands: Sequence[Standing] | None = None) -> list[Row]:
-    """One row a point: name, hash, status, the fields asked, last metrics, time, path, then the whole config."""
-    stands = [standing(point.path) for point in points] if stands is None else stands
+def table(trials: Sequence[Trial], stands: Sequence[Standing] | None = None) -> list[Row]:
+    """One row a trial: name, hash, status, the fields varied, last metrics, time, path, then the whole config."""
+    stands = [standing(trial.path) for trial in trials] if stands is None else stands
     rows = []
-    for point, one in zip(points, stands, strict=True):
-        config = dict(_flat(point.experiment.to_data(complete=True)))
-        name, _, hashed = point.path.name.rpartition("-")
-        metrics = {key: one.metrics.get(key) for key in ("loss", "error", "gradient_norm", "rate")}
-        facts = _provenance(point.path)
+    for trial, stand in zip(trials, stands, strict=True):
+        config = dict(_flat(trial.experiment.to_data(complete=True)))
+        name, _, hashed = trial.path.name.rpartition("-")
+        metrics = {key: stand.metrics.get(key) for key in ("loss", "error", "gradient_norm", "rate")}
+        facts = _provenance(trial.path)
         rows.append(
             {
                 "name": name,
                 "hash": hashed,
-                "status": one.status,
+                "status": stand.status,
                 "seed": config.get("train.seed"),
-                **{key: config.get(key, _cell(value)) for key, value in point.fields.items() if key != "train.seed"},
-                "step": one.step,
+                **{key: config.get(key, _cell(value)) for key, value in trial.fields.items() if key != "train.seed"},
+                "step": stand.step,
                 **metrics,
                 "train_seconds": facts.get("train_seconds"),
                 "threads": facts.get("threads"),
-                "lost_workers": one.lost,
-                "message": one.message,
-                "path": str(point.path),
-                **{key: value for key, value in config.items() if key not in ("format", "name", *point.fields)},
+                "lost_workers": stand.lost,
+                "message": stand.message,
+                "path": str(trial.path),
+                **{key: value for key, value in config.items() if key not in ("format", "name", *trial.fields)},
             }
         )
     return finite(rows)
@@ -130,17 +130,17 @@ def has_parquet() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def sweep_folder(points: Sequence[Point]) -> Path:
-    """Where a sweep's table lies: a folder named by its points."""
-    runs = " ".join(sorted(point.path.name for point in points))
-    name = f"{points[0].experiment.name}-{hashlib.sha256(runs.encode()).hexdigest()[:10]}"
-    return points[0].path.parent / "sweeps" / name
+def sweep_folder(trials: Sequence[Trial]) -> Path:
+    """Where a sweep's table lies: a folder named by its trials."""
+    runs = " ".join(sorted(trial.path.name for trial in trials))
+    name = f"{trials[0].experiment.name}-{hashlib.sha256(runs.encode()).hexdigest()[:10]}"
+    return trials[0].path.parent / "sweeps" / name
 
 
-def save_sweep(points: Sequence[Point]) -> Path:
-    """Write down which points a sweep has; its folder."""
-    folder = sweep_folder(points)
-    rows = [{"run": point.path.name, "steps": point.steps, "fields": dict(point.fields)} for point in points]
+def save_sweep(trials: Sequence[Trial]) -> Path:
+    """Record which trials a sweep has; returns its folder."""
+    folder = sweep_folder(trials)
+    rows = [{"run": trial.path.name, "steps": trial.steps, "fields": dict(trial.fields)} for trial in trials]
     check_folder(folder, "the sweep")
     write_json(folder / "sweep.json", {"format": FORMAT, "command": command(), "points": rows})
     return folder
@@ -162,16 +162,16 @@ def sweep_folders(path: Path) -> list[Path]:
 
 
 def read_sweep(folder: Path) -> list[tuple[Mapping[str, Any], Path, Standing]]:
-    """The points of a saved sweep: the fields asked, the run folder, and where it stands now."""
+    """The trials of a saved sweep: the fields varied, the run folder, and where it stands now."""
     data = read_json(folder / "sweep.json")
     try:
-        found = [(row["fields"], row["run"]) for row in data["points"]]
-        if data["format"] != FORMAT or not all(isinstance(fields, dict) and _plain(run) for fields, run in found):
+        rows = [(row["fields"], row["run"]) for row in data["points"]]  # the name that older sweeps have
+        if data["format"] != FORMAT or not all(isinstance(fields, dict) and _plain(run) for fields, run in rows):
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise ValueError(f"{folder / 'sweep.json'} is damaged or of another version. Sweep again.") from None
     runs = folder.parent.parent
-    return [(fields, runs / run, standing(runs / run)) for fields, run in found]
+    return [(fields, runs / run, standing(runs / run)) for fields, run in rows]
 
 
 def _pool(executor: Executor) -> Pool:
@@ -185,16 +185,16 @@ def _pool(executor: Executor) -> Pool:
 
 
 def _plain(name: Any) -> bool:
-    """A run's name is a name, not a way out of the folder."""
+    """Whether a run's name is just a name, not a path that leads out of the folder."""
     return isinstance(name, str) and name.strip(".") != "" and not set(name) & set("/\\\0:")
 
 
 def _provenance(path: Path) -> dict[str, Any]:
     try:
-        found = read_json(path / "provenance.json")
+        data = read_json(path / "provenance.json")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _flat(data: Mapping[str, Any], where: str = "") -> Iterable[tuple[str, Any]]:
@@ -217,7 +217,7 @@ def _parquet(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
         import pyarrow.parquet
     except ImportError:
         raise ValueError("a Parquet table needs pyarrow: pip install 'looped[cluster]'. Or write .csv.") from None
-    made = {}
+    arrays = {}
     for column in columns:
         values = [row.get(column) for row in rows]
         kinds = {type(value) for value in values if value is not None}
@@ -225,7 +225,7 @@ def _parquet(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
             values = [None if value is None else float(value) for value in values]
         elif len(kinds) > 1:  # a column has one type
             values = [None if value is None else str(value) for value in values]
-        made[column] = pyarrow.array(values)
+        arrays[column] = pyarrow.array(values)
     buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.table(made), buffer)
+    pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)
     return buffer.getvalue()

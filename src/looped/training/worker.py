@@ -1,8 +1,8 @@
-"""What trains a point of a sweep in a process of its own: `work`, and a loop that reads jobs from standard input.
+"""A worker process of a sweep: `work` trains one trial, `serve` reads jobs from standard input.
 
     python -m looped.training.worker        one job a line in, one result a line out, both JSON
 
-Run by `looped sweep`; nobody else need know it. Where its parent is gone it saves and ends.
+`looped sweep` runs it. When its parent is gone, it saves and ends.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from looped.config import code_of, code_places, load_code
 from looped.experiment import Experiment
 from looped.files import Busy
 from looped.training.folder import checkpoint_steps
-from looped.training.points import Point
 from looped.training.stopping import Interrupted, NotSaved
 from looped.training.trainer import Diverged, train
+from looped.training.trials import Trial
 
 Job = dict[str, Any]
-"""A point as JSON data: path, config, hash, code, device, threads, patience."""
+"""A trial as JSON data: path, config, hash, code, device, threads, patience."""
 Result = dict[str, Any]
-"""What came of a job: status, message, and the step it went on from. `not saved` where the disk took no more."""
-PATIENCE = 60.0
-"""Seconds that a worker waits for a run whose last worker was lost: on another node it may take a while to die."""
+"""What came of a job: status, message, the step it went on from. The status is `not saved` where the disk is full."""
+PATIENCE_S = 60.0
+"""Seconds that a worker waits for a run whose last worker was lost: that one may take a while to die."""
 
 
-def job_of(point: Point, *, device: str, threads: int) -> Job:
-    """A point as data that another process can read."""
+def job_of(trial: Trial, *, device: str, threads: int) -> Job:
+    """A trial as data that another process can read."""
     return {
-        "path": str(point.path.resolve()),
-        "config": point.experiment.to_data(),
-        "hash": point.experiment.hash,
-        "code": code_places(point.experiment),
+        "path": str(trial.path.resolve()),
+        "config": trial.experiment.to_data(),
+        "hash": trial.experiment.hash,
+        "code": code_places(trial.experiment),
         "device": device,
         "threads": threads,
         "patience": 0.0,
@@ -50,7 +50,7 @@ def job_of(point: Point, *, device: str, threads: int) -> Job:
 
 
 def work(job: Mapping[str, Any]) -> Result:
-    """Train a point to its end, from its last checkpoint; whatever happens is a result, never an exception."""
+    """Train a trial to its end, from its last checkpoint; whatever happens is a result, never an exception."""
     path = Path(job["path"])
     began = max(checkpoint_steps(path), default=0)
     try:
@@ -73,13 +73,13 @@ def work(job: Mapping[str, Any]) -> Result:
         status, message = "busy", str(error)
     except (ValueError, OSError) as error:
         status, message = "failed", str(error)
-    except Exception as error:  # one point's trouble is its own: the others go on, and the table says what it was
+    except Exception as error:  # the other trials go on, and the table shows what happened to this one
         status, message = "failed", f"{type(error).__name__}: {error}"
     return {"status": status, "message": " ".join(message.split()), "began": began, "process": os.getpid()}
 
 
 def _patiently(experiment: Experiment, path: Path, job: Mapping[str, Any]) -> None:
-    """Train; where another process holds the run, wait as long as the job says for it to let go."""
+    """Train; where another process holds the run, wait for it as long as the job says."""
     end = time.monotonic() + job["patience"]
     while True:
         try:
@@ -92,8 +92,8 @@ def _patiently(experiment: Experiment, path: Path, job: Mapping[str, Any]) -> No
 
 
 def serve() -> None:
-    """Do the jobs that come on standard input until it ends; a parent that is gone ends the job at hand too, saved."""
-    # results go where standard output was; what anybody prints goes to standard error
+    """Do the jobs that come on standard input until it ends; the job at hand then stops too, and is saved."""
+    # results go to standard output; whatever a library prints goes to standard error instead
     results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     jobs: queue.Queue[bytes | None] = queue.Queue()

@@ -1,4 +1,4 @@
-"""The points of a sweep: experiments that differ in the fields asked, each with the run folder that is its own."""
+"""The trials of a sweep: experiments that differ in the fields asked for, each with its own run folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from looped.files import read_about, read_json
 from looped.training.folder import checkpoint_path, checkpoint_steps
 
 Status = Literal["waiting", "running", "finished", "stopped", "diverged", "busy", "failed"]
-MOST = 10**5
-"""More points than this are a slip of the hand: only to write them down would take hours."""
-TAIL = 4096
-"""Bytes at the end of the metrics that surely hold the last whole line."""
+MAX_TRIALS = 10**5
+"""More trials than this are a typo: writing them down alone would take hours."""
+TAIL_BYTES = 4096
+"""The end of a metrics file that is sure to hold its last whole line."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class Trial:
     """One experiment of a sweep."""
 
     experiment: Experiment
@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """Where a point stands."""
+    """Where a trial stands."""
 
     status: Status = "waiting"
     """waiting (nothing is saved), stopped (a part is saved), running, finished, diverged, busy (elsewhere), failed."""
@@ -53,56 +53,56 @@ class Standing:
     message: str = ""
     """What went wrong."""
     lost: int = 0
-    """Workers that died on it."""
+    """How many workers died while they trained it."""
 
 
-def point(experiment: Experiment, out: str | Path = "runs", fields: Mapping[str, Any] | None = None) -> Point:
-    """The point of an experiment."""
+def trial(experiment: Experiment, out: str | Path = "runs", fields: Mapping[str, Any] | None = None) -> Trial:
+    """An experiment as a trial."""
     path = Path(out) / experiment.folder
-    return Point(experiment=experiment, path=path, fields=fields or {})
+    return Trial(experiment=experiment, path=path, fields=fields or {})
 
 
-def points(
+def trials(
     base: Experiment,
     grid: Mapping[str, Sequence[Any]] | None = None,
     *,
-    each: Sequence[Mapping[str, Any]] = ({},),
+    field_sets: Sequence[Mapping[str, Any]] = ({},),
     seeds: Iterable[int] | None = None,
     out: str | Path = "runs",
     code: Mapping[str, Any] | None = None,
     skip_invalid: bool = False,
-) -> list[Point]:
-    """Every combination of a field's values, of the sets of fields in `each`, and of seeds; equal ones are one point.
+) -> list[Trial]:
+    """Every combination of the grid's values, of `field_sets` and of seeds; equal combinations are one trial.
 
-    Fields have their dotted names, `model.loops`; several that go together are one key, `model.loops,train.window`,
-    with a list for each value. Seeds vary fastest. A combination that is no valid experiment is an error, or left out.
+    Fields have dotted names, `model.loops`. Fields that vary together are one key, `model.loops,train.window`, whose
+    values are lists. Seeds vary fastest. A combination that is no valid experiment is an error, or is left out.
     """
     axes = [list(_settings(name, values)) for name, values in (grid or {}).items()]
-    numbers = [{"train.seed": seed} for seed in itertools.islice(seeds, MOST + 1)] if seeds is not None else [{}]
-    axes = [list(each), *axes, numbers]
+    numbers = [{"train.seed": seed} for seed in itertools.islice(seeds, MAX_TRIALS + 1)] if seeds is not None else [{}]
+    axes = [list(field_sets), *axes, numbers]
     _check_once(axes)
-    if math.prod(map(len, axes)) > MOST:
-        raise ValueError(f"a sweep has at most {MOST:,} points; this one has more. Give fewer values or seeds.")
-    found: dict[Path, Point] = {}
+    if math.prod(map(len, axes)) > MAX_TRIALS:
+        raise ValueError(f"a sweep has at most {MAX_TRIALS:,} trials; this one has more. Give fewer values or seeds.")
+    by_path: dict[Path, Trial] = {}
     reason = ""
     for combination in itertools.product(*axes):
         fields = {name: _data(value) for part in combination for name, value in part.items()}
         try:
-            made = point(change(base, fields, code), out, fields)
+            valid = trial(change(base, fields, code), out, fields)
         except ValueError as error:
-            said = " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
-            reason = f"{error} That is the point {said}."
+            text = " ".join(f"{name}={json.dumps(value)}" for name, value in fields.items())
+            reason = f"{error} That is the trial {text}."
             if not skip_invalid:
-                raise ValueError(f"{reason} `--skip-invalid` leaves such points out.") from None
+                raise ValueError(f"{reason} `--skip-invalid` leaves such trials out.") from None
             continue
-        found.setdefault(made.path, made)
-    if not found:
-        raise ValueError(f"no point of this sweep can be trained. {reason}".strip())
-    return list(found.values())
+        by_path.setdefault(valid.path, valid)
+    if not by_path:
+        raise ValueError(f"no trial of this sweep can be trained. {reason}".strip())
+    return list(by_path.values())
 
 
 def _check_once(axes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    """Refuse a field that two axes set: one of them would count for nothing."""
+    """Refuse a field that two axes set: one of them would be ignored."""
     seen: set[str] = set()
     for axis in axes:
         names = {name for setting in axis for name in setting}
@@ -112,9 +112,9 @@ def _check_once(axes: Sequence[Sequence[Mapping[str, Any]]]) -> None:
 
 
 def standing(path: Path) -> Standing:
-    """Where a run stands by what lies in its folder; no weights are read, so a long run costs what a short one does.
+    """Where a run stands, read from its folder without its weights.
 
-    A last checkpoint that is not whole does not count as finished: training goes on from the one before it.
+    A damaged last checkpoint does not count as finished: training goes on from the one before it.
     """
     saved = checkpoint_steps(path)
     if not saved:
@@ -130,17 +130,17 @@ def last_metrics(path: Path) -> dict[str, float]:
     """The last whole line of a run's metrics, read from the end of the file; empty where there is none."""
     try:
         with open(path / "metrics.jsonl", "rb") as file:
-            file.seek(max(file.seek(0, 2) - TAIL, 0))
+            file.seek(max(file.seek(0, 2) - TAIL_BYTES, 0))
             line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
-        found = json.loads(line) if line else {}
+        data = json.loads(line) if line else {}
     except (OSError, ValueError):
         return {}
-    numbers = found.items() if isinstance(found, dict) else ()
+    numbers = data.items() if isinstance(data, dict) else ()
     return {key: value for key, value in numbers if isinstance(value, (int, float))}
 
 
 def read_axes(assignments: Iterable[str]) -> dict[str, list[Any]]:
-    """Axes as typed: `model.loops=4,8,16`, and of fields that go together `model.loops,train.window=[4,2],[8,4]`."""
+    """Axes as typed: `model.loops=4,8,16`, or, varied together, `model.loops,train.window=[4,2],[8,4]`."""
     grid: dict[str, list[Any]] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -149,7 +149,7 @@ def read_axes(assignments: Iterable[str]) -> dict[str, list[Any]]:
             raise ValueError(f"an axis reads `field=value,value,...`; got `{assignment}`.")
         if name in grid:
             raise ValueError(f"`{name}` is given twice; give it once, with all its values.")
-        grid[name] = [parse_value(one.strip()) for one in _split(text)]
+        grid[name] = [parse_value(part.strip()) for part in _split(text)]
     return grid
 
 
@@ -174,8 +174,9 @@ def read_file(path: Path) -> dict[str, Any]:
     for name, value in data.items():
         if not isinstance(value, kinds[name]) or isinstance(value, bool):
             raise ValueError(f"`{name}` in {path} has the wrong type; got {value!r}.")
-    grid, each = data.get("grid", {}), data.get("points", [{}])
-    if not all(isinstance(values, list) for values in grid.values()) or not all(isinstance(one, dict) for one in each):
+    grid, field_sets = data.get("grid", {}), data.get("points", [{}])
+    lists = all(isinstance(values, list) for values in grid.values())
+    if not lists or not all(isinstance(fields, dict) for fields in field_sets):
         raise ValueError(f"in {path} `grid` has a list of values for each field, `points` is a list of sets of fields.")
     seeds = data.get("seeds", 1)
     if isinstance(seeds, list) and not all(isinstance(seed, int) and not isinstance(seed, bool) for seed in seeds):
@@ -184,7 +185,7 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _settings(name: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """The fields that each value of an axis sets."""
+    """One dict of fields for every value of an axis."""
     if isinstance(values, (str, Mapping)) or not values:
         raise ValueError(f"`{name}` needs a list of one or more values; got {values!r}.")
     names = [part.strip() for part in name.split(",")]
@@ -195,7 +196,7 @@ def _settings(name: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _data(value: Any) -> Any:
-    """A value as JSON data: a task or model may be given as the object that it is."""
+    """A value as JSON data; a task or model may be given as an object."""
     return encode(value) if is_dataclass(value) else value
 
 

@@ -23,7 +23,8 @@ import looped.theorems
 Form = Literal["as stated", "as printed", "as corrected"]
 """Whether the statement is the paper's, a misprint in the paper, or our correction of that misprint."""
 Verdict = Literal["holds", "fails as printed", "holds as corrected", "fails"]
-TOLERANCE = "numerical tolerance"
+COLUMNS = "name paper form statement instance measured bound bound_is margin verdict seconds".split()
+"""What a row holds in JSON, beside its plot."""
 EXACT = 1e-10
 """The largest relative difference allowed between two float64 computations of the same number."""
 
@@ -91,26 +92,27 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of `looped verify`."""
+class Row(Finding):
+    """A finding with its theorem's name: one line of `looped verify`."""
 
     name: str
-    paper: str
-    form: Form
-    statement: str
-    instance: str
-    measured: float
-    bound: float
-    bound_is: str
-    """`numerical tolerance`, or `from the statement`."""
-    margin: float
-    verdict: Verdict
+    """Name of the theorem."""
     seconds: float
-    plot: Plot | None = None
+    """How long the check took."""
+
+    @property
+    def paper(self) -> str:
+        """The paper's key."""
+        return _paper(self.name)
+
+    @property
+    def bound_is(self) -> str:
+        """Where the bound comes from: `numerical tolerance` or `from the statement`."""
+        return "numerical tolerance" if self.tolerance else "from the statement"
 
     def as_dict(self) -> dict[str, Any]:
         """The row as JSON data; numbers that are not finite become null."""
-        plain = {name: _finite(getattr(self, name)) for name in self.__dataclass_fields__ if name != "plot"}
+        plain = {name: _finite(getattr(self, name)) for name in COLUMNS}
         if self.plot is None:
             return plain | {"plot": None}
         lines = {name: [_finite(value) for value in line] for name, line in self.plot.lines.items()}
@@ -131,7 +133,7 @@ class Theorem:
     @property
     def paper(self) -> str:
         """The paper's key."""
-        return self.name.split(".", 1)[0]
+        return _paper(self.name)
 
     def __call__(self) -> list[Row]:
         """Run the check; torch's global random state is fixed meanwhile and restored afterwards.
@@ -146,26 +148,11 @@ class Theorem:
                 start = time.perf_counter()
                 for finding in self.check():
                     seconds, start = time.perf_counter() - start, time.perf_counter()
-                    rows.append(self._row(finding, seconds))
+                    fields: dict[str, Any] = vars(finding) | {"statement": finding.statement or self.statement}
+                    rows.append(Row(**fields, name=self.name, seconds=seconds))
         finally:
             torch.set_num_threads(threads)
         return rows
-
-    def _row(self, finding: Finding, seconds: float) -> Row:
-        return Row(
-            name=self.name,
-            paper=self.paper,
-            form=finding.form,
-            statement=finding.statement or self.statement,
-            instance=finding.instance,
-            measured=finding.measured,
-            bound=finding.bound,
-            bound_is=TOLERANCE if finding.tolerance else "from the statement",
-            margin=finding.margin,
-            verdict=finding.verdict,
-            seconds=seconds,
-            plot=finding.plot,
-        )
 
 
 def theorem(name: str, statement: str) -> Callable[[Callable[[], Iterator[Finding]]], Theorem]:
@@ -281,6 +268,10 @@ def bound_plot(
     lines = {"measured": measured, "bound": bounds} | dict(others or {})
     plain = {name: torch.as_tensor(line, dtype=torch.float64).tolist() for name, line in lines.items()}
     return Plot(x_label=x_label, y_label=y_label, x=list(x), lines=plain, **scales)
+
+
+def _paper(name: str) -> str:
+    return name.split(".", 1)[0]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from looped.functional.polynomials import chebyshev_roots, extremal_size
-from looped.theorems.check import Finding, Form, Plot, bound_plot, bounded, theorem
+from looped.theorems.check import Finding, Form, bound_plot, bounded, theorem
 from looped.theorems.gatmiry24.weight_sets import best_unrestricted, restricted_errors
 from looped.theorems.sampling import normal, seeded, uniform
 
@@ -84,15 +84,13 @@ def lem1a() -> Iterator[Finding]:
         error = torch.cat(errors)
         least.append(float(error.amax(1).min()))
         lengths.append(float(((error[:, :-1] >= 0.25) * gammas.diff()).sum(1).min()))
-    yield Finding(
-        measured=min(least),
-        bound=0.25,
-        at_least=True,
+    yield _least_error(
+        depths,
+        least,
         instance=f"L in {depths}, d in 1 and 3, linear and ReLU, 16 weight sets each: random of four sizes, "
         "Chebyshev for the whole range and near it, and the same after training on the scalings; 250 scalings; the "
         "smallest of the largest errors; for all weights the error is >= 1/4 on scalings of total length >= "
         f"{min(lengths):.1f}",
-        plot=_over_layers(depths, least),
     )
 
 
@@ -111,25 +109,17 @@ def lem1b() -> Iterator[Finding]:
         "by differential evolution, before and after training all of P and Q on the scalings; 300 scalings; the "
         "smallest of the largest errors"
     )
-    yield Finding(
-        measured=min(printed),
-        bound=0.25,
-        at_least=True,
+    yield _least_error(
+        depths,
+        printed,
         form="as printed",
         statement="For any L-layer weights without restriction some scaling 1 <= gamma <= 2^L of X and y makes the "
         "relative error at least 1/4.",
         instance=instance,
-        plot=_over_layers(depths, printed, others={"no weights below": limits}),
+        others={"no weights below": limits},
     )
     corrected = [best_unrestricted(layers, 3.0 * (3**layers - 1)) for layers in depths]
-    yield Finding(
-        measured=min(corrected),
-        bound=0.25,
-        at_least=True,
-        form="as corrected",
-        instance=instance,
-        plot=_over_layers(depths, corrected),
-    )
+    yield _least_error(depths, corrected, form="as corrected", instance=instance)
 
 
 @theorem(
@@ -154,16 +144,15 @@ def thm1a() -> Iterator[Finding]:
             gammas = torch.linspace(1, ratio, 300, dtype=torch.float64).sqrt()
             errors = restricted_errors(1, layers, gammas, top=ratio, stride=10 if layers <= 4 else None)
             least.append(float(errors.amax(1).min()))
-        yield Finding(
-            measured=min(least),
+        yield _least_error(
+            depths,
+            least,
             bound=bound,
-            at_least=True,
             form=form,
             statement=statement,
             instance=f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, d=1 (for d >= 2 a w orthogonal to "
             "x_q makes any relative error infinite), linear and ReLU, 16 weight sets each as in lem1a; 300 "
             "covariances; the smallest of the largest errors",
-            plot=_over_layers(depths, least, bound),
         )
 
 
@@ -177,13 +166,11 @@ def thm1b() -> Iterator[Finding]:
     depths = [1, 2, 3]
     ratios = [(3.0 * (3**layers - 1)) ** 2 for layers in depths]
     least = [best_unrestricted(layers, math.sqrt(ratio), d=2) for layers, ratio in zip(depths, ratios, strict=True)]
-    yield Finding(
-        measured=min(least),
-        bound=0.25,
-        at_least=True,
+    yield _least_error(
+        depths,
+        least,
         instance=f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, covariances lambda I, d=2, n=4; "
         "weight sets as in lem1b; 300 values of lambda; the smallest of the largest errors",
-        plot=_over_layers(depths, least),
     )
 
 
@@ -197,9 +184,24 @@ def deviations(ratio: float) -> Tensor:
     return torch.cat([(1 - grid / roots[:, None]).prod(0)[None] for roots in [best, *near, *random]])
 
 
-def _over_layers(
-    layers: list[int], least: list[float], bound: float = 0.25, *, others: dict[str, list[float]] | None = None
-) -> Plot:
-    return bound_plot(
-        "layers L", layers, "largest relative error of the best weights", least, bound, others, log_y=False
+def _least_error(
+    depths: list[int],
+    least: list[float],
+    *,
+    instance: str,
+    bound: float = 0.25,
+    form: Form = "as stated",
+    statement: str = "",
+    others: dict[str, list[float]] | None = None,
+) -> Finding:
+    """The finding that the `least` largest errors at these depths are at least `bound`."""
+    y_label = "largest relative error of the best weights"
+    return Finding(
+        measured=min(least),
+        bound=bound,
+        at_least=True,
+        form=form,
+        statement=statement,
+        instance=instance,
+        plot=bound_plot("layers L", depths, y_label, least, bound, others, log_y=False),
     )

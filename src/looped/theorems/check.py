@@ -23,8 +23,6 @@ import looped.theorems
 Form = Literal["as stated", "as printed", "as corrected"]
 """Whether the statement is the paper's, a misprint in the paper, or our correction of that misprint."""
 Verdict = Literal["holds", "fails as printed", "holds as corrected", "fails"]
-COLUMNS = "name paper form statement instance measured bound bound_is margin verdict seconds".split()
-"""What a row holds in JSON, beside its plot."""
 EXACT = 1e-10
 """The largest relative difference allowed between two float64 computations of the same number."""
 
@@ -112,7 +110,9 @@ class Row(Finding):
 
     def as_dict(self) -> dict[str, Any]:
         """The row as JSON data; numbers that are not finite become null."""
-        plain = {name: _finite(getattr(self, name)) for name in COLUMNS}
+        words = ("name", "paper", "form", "statement", "instance")
+        results = ("measured", "bound", "bound_is", "margin", "verdict", "seconds")
+        plain = {key: _finite(getattr(self, key)) for key in words + results}
         if self.plot is None:
             return plain | {"plot": None}
         lines = {name: [_finite(value) for value in line] for name, line in self.plot.lines.items()}

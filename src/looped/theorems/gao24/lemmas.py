@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import softmax
 
 from looped.constructions.compiler import Limits
-from looped.constructions.positions import quasi_orthogonal, rotations, smallest_gap
+from looped.constructions.position_vectors import quasi_orthogonal, rotations, smallest_gap
 from looped.theorems.check import Finding, Form, Plot, relative_difference, theorem
 from looped.theorems.gao24 import cases
 from looped.theorems.gao24.cases import Array

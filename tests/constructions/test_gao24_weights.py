@@ -36,7 +36,7 @@ def descend(features, labels, eta, steps, a):
 
 
 def safe(features):
-    return 0.9 / max(np.linalg.eigvalsh(each.T @ each / len(each))[-1] for each in features)
+    return 0.9 / max(np.linalg.eigvalsh(f.T @ f / len(f))[-1] for f in features)
 
 
 def network(sizes, draws):
@@ -124,7 +124,7 @@ def case_31(seed, steps=20):
     draws = np.random.default_rng(500 + seed)
     sizes, m, n = [((2, 3), 2, 7), ((4, 6, 3), 1, 15), ((3, 5, 8, 4), 2, 25)][seed]
     phi, xs = network(sizes, draws), draws.normal(size=(3, n + 1, sizes[0]))
-    ys, features = draws.normal(size=(3, n + 1, m)), np.array([[phi_of(phi, x) for x in each] for each in xs])
+    ys, features = draws.normal(size=(3, n + 1, m)), np.array([[phi_of(phi, x) for x in prompt] for prompt in xs])
     eta = safe(features[:, :-1])
     fitted = [descend(f[:-1], y[:-1], eta, steps, np.zeros((m, sizes[-1]))) for f, y in zip(features, ys, strict=True)]
     wanted = np.array([[a @ f[-1]] for a, f in zip(fitted, features, strict=True)])
@@ -201,9 +201,9 @@ CASES = {
 }
 
 
-def relative(found, wanted):
-    assert found.shape == wanted.shape
-    return np.abs(found - wanted).max() / np.abs(wanted).max()
+def relative(got, wanted):
+    assert got.shape == wanted.shape
+    return np.abs(got - wanted).max() / np.abs(wanted).max()
 
 
 def error(model, case):
@@ -230,7 +230,7 @@ def test_error_falls_as_c_and_as_its_square(name):
     case = CASES[name](1)
     for symmetric, order in ((False, 1), (True, 2)):
         limits = [Limits(temperature=c, symmetric=symmetric) for c in (1e-2, 10**-2.5, 1e-3)]
-        errors = [error(construct(case[0], limits=each), case) for each in limits]
+        errors = [error(construct(case[0], limits=limit), case) for limit in limits]
         assert 2 * np.log10(errors[0] / errors[1]) == pytest.approx(order, abs=0.1)
         assert 2 * np.log10(errors[1] / errors[2]) == pytest.approx(order, abs=0.1)
 
@@ -280,12 +280,12 @@ def test_every_weight_block_is_needed(name):
     with torch.no_grad():
         for label, block in blocks_of(model):
             if block.any():
-                kept = block.clone()
+                before = block.clone()
                 block.zero_()
                 tried += 1
                 if error(model, case) <= case[-1]:
                     needless.append(label)
-                block.copy_(kept)
+                block.copy_(before)
     assert tried >= 6
     # the MLP of Lemma A.2's layer only keeps rounding away from the anchor: whether that shows depends on the processor
     insurance = {"loop.0 rows in", "loop.0 rows out"} if name in ("lemA.2", "thm3.1") else set()
@@ -328,8 +328,8 @@ def test_a_longer_or_shorter_prompt_of_pairs_still_descends():
     model = construct(gao24.theorem_31(phi, outputs=1, num_examples=20, eta=0.5))
     features = np.array([phi_of(phi, x) for x in xs[0]])
     a = descend(features[:-1], ys[0, :-1], 0.5 * 8 / 20, 5, np.zeros((1, 4)))
-    found = model.predict(given(torch.from_numpy(as_tokens(xs, ys))), loops=5)
-    assert found.item() == pytest.approx((a @ features[-1]).item(), rel=1e-6)
+    answer = model.predict(given(torch.from_numpy(as_tokens(xs, ys))), loops=5)
+    assert answer.item() == pytest.approx((a @ features[-1]).item(), rel=1e-6)
 
 
 def saved(path, model, task, limits_note="constructed"):

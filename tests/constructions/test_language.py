@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from looped.constructions.compiler import Limits, configure, construct
 from looped.constructions.interpreter import interpret, run_layer, streams
 from looped.constructions.language import Attend, Layer, Match, Program, Put, Stream, Sum
-from looped.constructions.positions import quasi_orthogonal, rotations, smallest_gap
+from looped.constructions.position_vectors import quasi_orthogonal, rotations, smallest_gap
 from looped.models.algoformer import given
 
 STREAM = Stream({"x": 3, "y": 2, "out": 2, "flag": 1, "last": 1, "one": 1})
@@ -44,9 +44,9 @@ def compiled(written, tokens, limits=None):
     return construct(written, limits=limits).predict(given(torch.from_numpy(tokens))).numpy()
 
 
-def relative(found, wanted):
-    assert found.shape == wanted.shape
-    return np.abs(found - wanted).max() / np.abs(wanted).max()
+def relative(got, wanted):
+    assert got.shape == wanted.shape
+    return np.abs(got - wanted).max() / np.abs(wanted).max()
 
 
 def test_reads_and_writes_are_matrices_in_named_coordinates():
@@ -63,7 +63,7 @@ def test_reads_and_writes_are_matrices_in_named_coordinates():
     ("broken", "said"),
     [
         (lambda: STREAM.read({"z": 1.0}), "the stream has no subspace `z`"),
-        (lambda: STREAM.read({"x": 1.0, "y": 1.0}), "must have as many rows each"),
+        (lambda: STREAM.read({"x": 1.0, "y": 1.0}), "all parts of a read must have the same number of rows"),
         (lambda: STREAM.read({"x": np.eye(2)}), "`x` has 3 coordinates; got a matrix of shape (2, 2)"),
         (lambda: Limits(temperature=0.0), "`temperature` must be above 0; got 0.0"),
         (lambda: rotations(5, gap=1.5), "`gap` in (0, 1); got 5 and 1.5"),
@@ -146,7 +146,7 @@ def test_attending_takes_the_mean_over_the_best(causal):
     layer = Layer(attention=(Attend(query={"one": 1.0}, key={"flag": 1.0}, value={"y": 1.0}, to={"out": 1.0}),))
     written, tokens = program(layer, causal=causal), tokens_of(4)
     chosen = [[j for j in range(6) if (j <= i or not causal) and (j % 2 == 1 or (causal and i == 0))] for i in range(6)]
-    wanted = np.stack([tokens[:, each, 3:].mean(1) for each in chosen], 1)
+    wanted = np.stack([tokens[:, best, 3:].mean(1) for best in chosen], 1)
     assert relative(interpret(written, tokens), wanted) < 1e-14
     assert relative(compiled(written, tokens), wanted) < 1e-14
     assert relative(compiled(written, tokens, Limits(sharpness=5.0)), wanted) > 1e-4

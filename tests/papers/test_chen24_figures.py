@@ -32,9 +32,9 @@ def verdicts(data):
 
 def test_measured_curves_are_gradient_descent(data):
     """The first prompt again in plain NumPy-like steps, from the numbers that name it."""
-    from looped.theorems.chen24.instances import draw
+    from looped.theorems.chen24.vector_prompts import draw_prompts
 
-    made = draw(fig1.settings["smoke"]["trials"], 16, 4, 0, started=True)
+    made = draw_prompts(fig1.settings["smoke"]["trials"], 16, 4, 0, started=True)
     theta = -made.query[0] / made.alpha[0]
     first = float((theta - made.theta[0]).square().sum())
     for t in range(6):

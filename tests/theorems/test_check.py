@@ -46,10 +46,10 @@ def test_worst_is_by_ratio_and_prefers_what_is_not_a_number():
 
 def test_names_papers_and_patterns_select():
     known = check.theorems()
-    assert [one.name for one in check.select()] == list(known)
-    assert {one.paper for one in check.select(["gatmiry24"])} == {"gatmiry24"}
-    assert [one.name for one in check.select(["gatmiry24.thm2"])] == ["gatmiry24.thm2"]
-    assert {one.name for one in check.select(["gatmiry24.lem*"])} >= {"gatmiry24.lem1a", "gatmiry24.lem4"}
+    assert [result.name for result in check.select()] == list(known)
+    assert {result.paper for result in check.select(["gatmiry24"])} == {"gatmiry24"}
+    assert [result.name for result in check.select(["gatmiry24.thm2"])] == ["gatmiry24.thm2"]
+    assert {result.name for result in check.select(["gatmiry24.lem*"])} >= {"gatmiry24.lem1a", "gatmiry24.lem4"}
     assert len(check.select(["gatmiry24.thm2", "gatmiry24", "gatmiry24.thm2"])) == len(check.select(["gatmiry24"]))
 
 

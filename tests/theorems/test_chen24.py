@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from looped.constructions.gradient_descent import vector_descent
 from looped.prompt import Prompt
 from looped.theorems.check import Theorem
-from looped.theorems.chen24 import convergence, exactness, instances
+from looped.theorems.chen24 import convergence, identities, vector_prompts
 
-CHECKS = {one.name: one for module in (exactness, convergence) for one in vars(module).values() if type(one) is Theorem}
+MEMBERS = [member for module in (identities, convergence) for member in vars(module).values()]
+CHECKS = {member.name: member for member in MEMBERS if type(member) is Theorem}
 
 
 def test_every_result_is_there():
@@ -105,27 +106,27 @@ def test_a_wrong_weight_fails_the_exact_checks(mutate, caught_by, monkeypatch):
         model.put(value=value, score=score)
         return model
 
-    for module in (exactness, instances):
+    for module in (identities, vector_prompts):
         monkeypatch.setattr(module, "vector_descent", mutated)
     for name in caught_by:
         assert {row.verdict for row in CHECKS[name]()} == {"fails"}
 
 
-def test_instances_are_what_they_say():
-    made = instances.draw(5, 20, 4, 0, spread=3, started=True)
+def test_drawn_prompts_are_what_they_say():
+    prompts = vector_prompts.draw_prompts(5, 20, 4, 0, spread=3, started=True)
     for i in range(5):
-        values = np.linalg.svd(made.xs[i].numpy(), compute_uv=False) ** 2
-        np.testing.assert_allclose([made.highest[i], made.lowest[i]], [values[0], values[-1]])
-        np.testing.assert_allclose(made.ys[i], made.xs[i].numpy() @ made.theta[i].numpy())
-    assert made.theta.norm(dim=-1).allclose(torch.ones(5).double())
-    assert not instances.draw(5, 20, 4, 0).query.any()
+        values = np.linalg.svd(prompts.xs[i].numpy(), compute_uv=False) ** 2
+        np.testing.assert_allclose([prompts.highest[i], prompts.lowest[i]], [values[0], values[-1]])
+        np.testing.assert_allclose(prompts.ys[i], prompts.xs[i].numpy() @ prompts.theta[i].numpy())
+    assert prompts.theta.norm(dim=-1).allclose(torch.ones(5).double())
+    assert not vector_prompts.draw_prompts(5, 20, 4, 0).query.any()
 
 
 def test_theorem_4_4_against_numpy_at_one_prompt():
-    made, loops = instances.draw(1, 12, 3, 8), 15
-    xs, ys, theta, alpha = (one[0].numpy() for one in (made.xs, made.ys, made.theta, made.alpha))
+    prompts, loops = vector_prompts.draw_prompts(1, 12, 3, 8), 15
+    xs, ys, theta, alpha = (part[0].numpy() for part in (prompts.xs, prompts.ys, prompts.theta, prompts.alpha))
     values = np.linalg.eigvalsh(xs.T @ xs)
-    error = made.error(made.answer(1 / made.highest[:, None], loops))[:, 0].numpy()
+    error = prompts.error(prompts.answer(1 / prompts.highest[:, None], loops))[:, 0].numpy()
     for t in range(1, loops + 1):
         reached = alpha * descend(xs, ys, np.zeros(3), [1 / values[-1]] * t)
         assert error[t - 1] == pytest.approx(abs(reached @ theta - alpha), abs=1e-12)
@@ -133,10 +134,12 @@ def test_theorem_4_4_against_numpy_at_one_prompt():
 
 
 def test_noisy_labels_break_theorem_4_4_which_needs_them_realizable():
-    made = instances.draw(50, 12, 3, 9)
-    noisy = made._replace(ys=made.ys + 0.3 * torch.randn(50, 12, generator=torch.Generator().manual_seed(0)).double())
+    prompts = vector_prompts.draw_prompts(50, 12, 3, 9)
+    noisy = prompts._replace(
+        ys=prompts.ys + 0.3 * torch.randn(50, 12, generator=torch.Generator().manual_seed(0)).double()
+    )
     steps = torch.arange(1, 61).double()[:, None]
-    bound = made.alpha.abs() * torch.exp(-steps / (2 * made.kappa))
-    rates = 1 / made.highest[:, None]
-    assert (made.error(made.answer(rates, 60)) <= bound + 1e-12).all()
+    bound = prompts.alpha.abs() * torch.exp(-steps / (2 * prompts.kappa))
+    rates = 1 / prompts.highest[:, None]
+    assert (prompts.error(prompts.answer(rates, 60)) <= bound + 1e-12).all()
     assert (noisy.error(noisy.answer(rates, 60)) > bound + 1e-3).any()

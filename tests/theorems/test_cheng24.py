@@ -15,10 +15,11 @@ from looped.models.patterns import BlockValue, FullScores
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess, draw
 from looped.theorems.check import Theorem
-from looped.theorems.cheng24 import descent, instances, stationary, structure
+from looped.theorems.cheng24 import functional_descent as checks
+from looped.theorems.cheng24 import kernel_prompts, stationary, structure
 
-MODULES = (descent, structure, stationary)
-CHECKS = {one.name: one for module in MODULES for one in vars(module).values() if type(one) is Theorem}
+MODULES = (checks, structure, stationary)
+CHECKS = {member.name: member for module in MODULES for member in vars(module).values() if type(member) is Theorem}
 QUICK = [name for name in CHECKS if name not in ("cheng24.thm4.5", "cheng24.thm4.6")]
 EXPECTED = {"as stated": "holds", "as printed": "fails as printed", "as corrected": "holds as corrected"}
 
@@ -55,10 +56,10 @@ def test_proposition_3_4_has_its_two_misprints_and_their_corrections():
 
 
 def reference(xs, ys, query, rates, pairs):
-    """Functional descent with the kernel sum_s K_s(G_s u, G_s v), its values kept at the examples and the query."""
+    """Functional descent with the kernel sum_s K_s(G_s u, G_s v), its values held at the examples and the query."""
 
     def kernel(u, v):
-        return sum(NUMPY[one](g @ u, g @ v) for one, g in pairs)
+        return sum(NUMPY[kernel](g @ u, g @ v) for kernel, g in pairs)
 
     points, values, reached = [*xs, query], np.zeros(len(xs) + 1), []
     for rate in rates:
@@ -85,19 +86,21 @@ def test_proposition_3_1_to_rounding_for_any_size_kernel_and_rates(n, d, loops, 
     rates = rng.uniform(0.01, 0.3, loops)
     expected = reference(xs, ys, query, rates, [(kernel, np.eye(d))])
     model = functional_descent(d=d, rates=rates.tolist(), kernel=kernel)
-    got = instances.predictions(model, prompt)[:, 0].numpy()
+    got = kernel_prompts.predictions(model, prompt)[:, 0].numpy()
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
 
 
 @settings(max_examples=30, deadline=None)
-@given(**SIZES, each=st.lists(st.sampled_from(list(NUMPY)), min_size=1, max_size=3))
-def test_proposition_d_1_to_rounding_with_maps_that_are_not_symmetric(n, d, loops, seed, each):
+@given(**SIZES, heads=st.lists(st.sampled_from(list(NUMPY)), min_size=1, max_size=3))
+def test_proposition_d_1_to_rounding_with_maps_that_are_not_symmetric(n, d, loops, seed, heads):
     rng, xs, ys, query, prompt = drawn(n, d, loops, seed)
-    maps = [rng.normal(size=(d, d)) / d**0.5 for _ in each]
+    maps = [rng.normal(size=(d, d)) / d**0.5 for _ in heads]
     rates = rng.uniform(0.01, 0.2, loops)
-    expected = reference(xs, ys, query, rates, list(zip(each, maps, strict=True)))
-    model = functional_descent(d=d, rates=rates.tolist(), kernel=tuple(each), maps=[torch.tensor(one) for one in maps])
-    got = instances.predictions(model, prompt)[:, 0].numpy()
+    expected = reference(xs, ys, query, rates, list(zip(heads, maps, strict=True)))
+    model = functional_descent(
+        d=d, rates=rates.tolist(), kernel=tuple(heads), maps=[torch.tensor(through) for through in maps]
+    )
+    got = kernel_prompts.predictions(model, prompt)[:, 0].numpy()
     np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -130,7 +133,7 @@ def test_a_wrong_weight_fails_the_exact_checks(mutate, caught_by, monkeypatch):
         mutate(model)
         return model
 
-    monkeypatch.setattr(descent, "transformer", mutated)
+    monkeypatch.setattr(checks, "transformer", mutated)
     for name in caught_by:
         assert next(CHECKS[name].check()).verdict == "fails"
 
@@ -146,7 +149,7 @@ def test_a_transposed_key_fails_proposition_3_1(monkeypatch):
 
 
 def test_lemma_a_1_needs_scores_that_do_not_read_labels():
-    prompt = instances.any_labels(20, 5, 3, 0)
+    prompt = kernel_prompts.normal_prompts(20, 5, 3, 0)
     config = functional(d=3, loops=2, layers=2, kernel=kernels.linear)
     hidden, seen = structure.both_runs(config, prompt)
     torch.testing.assert_close(hidden, seen, atol=1e-12, rtol=1e-12)
@@ -164,15 +167,15 @@ def test_softmax_attention_is_exp_attention_divided_by_its_mass():
 
 def test_features_are_those_of_the_quadratic_kernel():
     xs = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0)).double()
-    made = descent.features(xs)
-    torch.testing.assert_close(made @ made.mT, descent.quadratic(xs, xs))
+    features = checks.features(xs)
+    torch.testing.assert_close(features @ features.mT, checks.quadratic(xs, xs))
 
 
 def test_the_bayes_limit_is_scipys_solution():
     task = GaussianProcess(kernel=kernels.exp, whiten=False)
-    prompt = instances.process_labels(task, 3, 3, 0)
+    prompt = kernel_prompts.process_prompts(task, 3, 3, 0)
     step = 1.5 / torch.linalg.matrix_norm(kernels.exp(prompt.xs[:, :3], prompt.xs[:, :3]), 2)
-    reached = instances.own_steps(prompt, step, kernels.exp, 600)[-1].numpy()
+    reached = kernel_prompts.descent_predictions(prompt, step, kernels.exp, 600)[-1].numpy()
     for b in range(3):
         xs, ys = prompt.xs[b].numpy(), prompt.ys[b].numpy()
         gram = np.exp(xs @ xs.T)
@@ -189,7 +192,7 @@ def test_the_gradient_vanishes_at_the_theorems_point_and_not_at_others_of_its_ki
     for through, zero in ((torch.linalg.inv(land.task.root), True), (torch.eye(5).double(), False)):
         numbers = land.best(model, prompt, through)
         norm, error = land.gradient(model, prompt, land.weights(numbers, through))
-        assert (norm < stationary.ERRORS * error) == zero, (norm, error)
+        assert (norm < stationary.NUM_ERRORS * error) == zero, (norm, error)
 
 
 def test_the_loss_is_the_mean_over_labels():
@@ -216,10 +219,10 @@ def test_the_gradient_is_the_derivative_of_the_loss_and_its_error_shrinks():
     for name, value in weights.items():
         for index in np.ndindex(*value.shape):
             moved = [dict(weights), dict(weights)]
-            for sign, one in zip((1, -1), moved, strict=True):
-                one[name] = value.clone()
-                one[name][index] += sign * step
-            high, low = (float(land.loss(model, one, prompt)) for one in moved)
+            for sign, side in zip((1, -1), moved, strict=True):
+                side[name] = value.clone()
+                side[name][index] += sign * step
+            high, low = (float(land.loss(model, side, prompt)) for side in moved)
             total += ((high - low) / (2 * step)) ** 2
     assert norm == pytest.approx(total**0.5, rel=1e-5)
     many = stationary.Landscape(**LAND, transform=True)
@@ -228,7 +231,7 @@ def test_the_gradient_is_the_derivative_of_the_loss_and_its_error_shrinks():
 
 def test_the_stationary_rows_say_how_large_the_error_is(monkeypatch):
     monkeypatch.setattr(stationary, "PAIRS", ((kernels.relu, kernels.relu),))
-    at, off = stationary.stationary(transform=False)
-    assert (at.verdict, off.verdict) == ("holds", "holds")
+    at, moved = stationary.stationary(transform=False)
+    assert (at.verdict, moved.verdict) == ("holds", "holds")
     assert "+-" in at.instance
     assert at.tolerance

@@ -6,7 +6,7 @@ import pytest
 
 from looped.constructions.compiler import Limits
 from looped.theorems.check import select, verify
-from looped.theorems.gao24 import instances, limit
+from looped.theorems.gao24 import cases, limit
 
 pytestmark = pytest.mark.xdist_group("gao24")  # the rows are measured once
 
@@ -30,7 +30,7 @@ def rows():
 
 
 def test_every_result_has_a_row(rows):
-    assert [one.name for one in select(["gao24"])] == [f"gao24.{name}" for name in RESULTS]
+    assert [result.name for result in select(["gao24"])] == [f"gao24.{name}" for name in RESULTS]
     assert {row.name for row in rows} == {f"gao24.{name}" for name in RESULTS}
     assert all(row.statement and row.instance for row in rows)
 
@@ -77,17 +77,17 @@ def test_a_slope_is_not_fitted_to_rounding():
 
 
 def test_a_wrong_step_fails_the_check():
-    found = list(instances.lemma_a2())
-    wrong = [replace(case, expected=case.expected * 1.001) for case in found]
+    right = list(cases.lemma_a2())
+    wrong = [replace(case, expected=case.expected * 1.001) for case in right]
     best = Limits(temperature=3e-5)
-    assert all(case.error(best) < 1e-7 for case in found)
+    assert all(case.error(best) < 1e-7 for case in right)
     assert all(case.error(best) > 1e-4 for case in wrong)
-    found, *_ = limit.in_the_limit(wrong, 1e-7)
-    assert not found.holds
+    finding, *_ = limit.in_the_limit(wrong, 1e-7)
+    assert not finding.holds
 
 
 def test_the_papers_own_heads_stop_where_rounding_meets_c():
     """Heads at +c and 0 cannot reach Lemma A.2's 1e-7 in float64: c and rounding / c meet above it."""
-    case = list(instances.lemma_a2())[1]
+    case = list(cases.lemma_a2())[1]
     errors = [case.error(Limits(temperature=c, symmetric=False)) for c in limit.TEMPERATURES]
     assert 1e-8 < min(errors) < 1e-5

@@ -8,8 +8,9 @@ from looped.functional import kernels
 from looped.models.exits import ResidualCertificate
 from looped.models.patterns import CovariateScores, FullScores, UnitValue
 from looped.theorems.check import select
-from looped.theorems.gatmiry24 import algorithms, exactness, robustness, weight_sets
-from looped.theorems.gatmiry24.instances import population_loss, realizable, seeded
+from looped.theorems.gatmiry24 import closed_forms, robustness, upper_bounds, weight_sets
+from looped.theorems.gatmiry24.realizable_prompts import population_loss, realizable
+from looped.theorems.sampling import seeded
 
 MISPRINTED = ["lem1b", "lem2", "lem4", "thm1a", "thm3", "thm4", "thm6", "thm7", "thm8"]
 SIZES = [("lem2", 2.0), ("lem4", 2.0), ("thm2", 2.0), ("thm5", 5.0)]
@@ -26,9 +27,9 @@ def corrected(name):
 
 @pytest.mark.parametrize("name", MISPRINTED)
 def test_misprints_fail_as_printed_and_hold_as_corrected(name):
-    found = [(row.form, row.verdict) for row in rows(name)]
-    assert found[0] == ("as printed", "fails as printed")
-    assert set(found[1:]) == {("as corrected", "holds as corrected")}
+    verdicts = [(row.form, row.verdict) for row in rows(name)]
+    assert verdicts[0] == ("as printed", "fails as printed")
+    assert set(verdicts[1:]) == {("as corrected", "holds as corrected")}
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -37,7 +38,7 @@ def test_the_rest_hold_as_stated(name):
 
 
 def test_these_are_all():
-    assert {one.name for one in select(["gatmiry24"])} == {f"gatmiry24.{name}" for name in MISPRINTED + PLAIN}
+    assert {result.name for result in select(["gatmiry24"])} == {f"gatmiry24.{name}" for name in MISPRINTED + PLAIN}
 
 
 def turned(self, rows, weights, d):
@@ -93,10 +94,10 @@ def test_the_wrong_norm_fails_the_certificate(monkeypatch):
 
 
 def test_lemma_4_by_numpy_with_matrices_that_are_not_symmetric():
-    made = realizable(torch.tensor([[0.5, 1.0, 2.0]]).double(), n=5, generator=seeded(0))
-    model = exactness.random_model(3, 4, 1)
+    prompts = realizable(torch.tensor([[0.5, 1.0, 2.0]]).double(), n=5, generator=seeded(0))
+    model = closed_forms.random_model(3, 4, 1)
     scores, xs, ys, w = (
-        x.numpy() for x in (exactness.scores_of(model), made.prompt.xs[0], made.prompt.ys[0], made.w[0])
+        x.numpy() for x in (closed_forms.layer_scores(model), prompts.prompt.xs[0], prompts.prompt.ys[0], prompts.w[0])
     )
     z = np.vstack([xs.T, np.append(ys[:-1], 0)])
     for a in scores:
@@ -107,14 +108,14 @@ def test_lemma_4_by_numpy_with_matrices_that_are_not_symmetric():
     for a in scores:
         product = product @ (np.eye(3) - xs[:-1].T @ xs[:-1] @ a / 5)
     assert -z[3, 5] == pytest.approx(xs[-1] @ w - w @ product @ xs[-1], abs=1e-12)
-    assert model.predict(made.prompt).item() == pytest.approx(-z[3, 5], abs=1e-12)
+    assert model.predict(prompts.prompt).item() == pytest.approx(-z[3, 5], abs=1e-12)
 
 
 def test_population_loss_is_the_expectation():
     covariance = torch.diag(torch.tensor([0.5, 1.0, 2.0]).double())[None]
-    model = exactness.random_model(3, 2, 3)
+    model = closed_forms.random_model(3, 2, 3)
     exact = population_loss(model, covariance, loops=2, generator=seeded(0))[-1].item()
-    rng, scores = np.random.default_rng(0), exactness.scores_of(model).numpy()
+    rng, scores = np.random.default_rng(0), closed_forms.layer_scores(model).numpy()
     product = np.eye(3)
     for a in scores:
         product = product @ (np.eye(3) - covariance[0].numpy() @ a / 5)
@@ -125,10 +126,10 @@ def test_population_loss_is_the_expectation():
 
 
 def test_lemma_2_by_hand_for_one_layer():
-    made = realizable(torch.ones(1, 2).double(), n=4, generator=seeded(1))
+    prompts = realizable(torch.ones(1, 2).double(), n=4, generator=seeded(1))
     matrix = torch.tensor([[[0.3, -1.0], [0.7, 0.2]]]).double()
-    examples, printed, query = exactness.lemma_2(made, matrix, kernels.relu)
-    xs, ys = made.prompt.xs[0].numpy(), made.prompt.ys[0].numpy()
+    examples, printed, query = closed_forms.lemma_2(prompts, matrix, kernels.relu)
+    xs, ys = prompts.prompt.xs[0].numpy(), prompts.prompt.ys[0].numpy()
     a = matrix[0].numpy()
     reach = np.maximum(xs[:-1] @ a @ xs[-1], 0)
     assert query.item() == pytest.approx(-(ys[:-1] @ reach) / 4)
@@ -176,6 +177,6 @@ def test_searched_weights_are_what_the_transformer_computes():
 
 
 def test_measured_depths_are_the_theory():
-    assert algorithms.depth(16.0, 1e-3) == math.ceil(2 * math.log(2000))
+    assert upper_bounds.depth(16.0, 1e-3) == math.ceil(2 * math.log(2000))
     line = torch.arange(5).double()
-    assert algorithms.slope(line, 3 * line + 1) == pytest.approx(3)
+    assert upper_bounds.slope(line, 3 * line + 1) == pytest.approx(3)

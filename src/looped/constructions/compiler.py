@@ -1,4 +1,4 @@
-"""From a program to the weights of an ordinary AlgoFormer."""
+"""Compiles a program to the weights of an ordinary AlgoFormer."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from looped.models.blocks import Block, relu
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How far the weights go towards the limit in which softmax heads do what the program says."""
+    """How close the weights come to the limit in which softmax heads do what the program says."""
 
     temperature: float = 1e-4
-    """The paper's c: `Sum` errs as c with the paper's two heads, as c^2 with symmetric ones, and by rounding as 1/c."""
+    """The paper's c: the error of `Sum` falls as c, or as c^2 with symmetric heads; rounding grows as 1/c."""
     anchor: float = 30.0
-    """The paper's C: `Sum` errs as n exp(-C)."""
+    """The paper's C: the error of `Sum` also has a part that falls as n exp(-C)."""
     sharpness: float = 100.0
-    """What multiplies the scores of `Attend` and `Match`: they err as n exp(-sharpness * gap)."""
+    """The factor on the scores of `Attend` and `Match`; their error falls as n exp(-sharpness * gap)."""
     symmetric: bool = True
-    """Two heads at +c and -c; False: at +c and 0, as the paper prints."""
+    """Whether the two heads of `Sum` are at +c and -c; the paper's are at +c and 0."""
     gate: float = 1e6
-    """What a blocked row of an MLP is lowered by: must exceed every value that is blocked."""
+    """What is subtracted from a blocked MLP row; it must exceed every blocked value."""
 
     def __post_init__(self) -> None:
         for name in ("temperature", "anchor", "sharpness", "gate"):
@@ -38,7 +38,7 @@ class Limits:
 
 
 class _Head(NamedTuple):
-    """The four matrices of one head, over the whole stream."""
+    """The four matrices of a head, over the whole stream."""
 
     query: Array
     key: Array
@@ -51,9 +51,9 @@ class _Head(NamedTuple):
 
 
 def construct(program: Program, *, limits: Limits | None = None, loops: int = 1) -> AlgoFormer:
-    """An AlgoFormer whose weights run `program`; the heads a layer does not use are zero.
+    """An AlgoFormer whose weights run `program`; heads that a layer does not use are zero.
 
-    The weights are in float64, which cancelling large numbers needs; a run folder keeps their precision.
+    The weights are in float64, because large numbers cancel; a run folder preserves that precision.
     """
     limits = limits or Limits()
     model = configure(program, loops=loops).build().double()
@@ -77,7 +77,7 @@ def construct(program: Program, *, limits: Limits | None = None, loops: int = 1)
 
 
 def configure(program: Program, *, loops: int = 1) -> AlgoFormerConfig:
-    """The shape of the model that runs `program`: full softmax attention or causal, ReLU, no LayerNorm."""
+    """The config of the model that runs `program`: softmax attention, full or causal, ReLU, no LayerNorm."""
     return AlgoFormerConfig(
         loops=loops,
         d=program.d,
@@ -98,9 +98,8 @@ def configure(program: Program, *, loops: int = 1) -> AlgoFormerConfig:
 
 
 def _part(layers: Sequence[Layer], stream: Stream) -> Part:
-    """The least heads, head width and hidden units that hold every layer of a part."""
-    shape = Limits()
-    heads = [head for layer in layers for head in _heads(layer, stream, shape)]
+    """The smallest numbers of heads, head dimensions and hidden units that fit every layer of a part."""
+    heads = [head for layer in layers for head in _heads(layer, stream, Limits())]
     hidden = [sum(2 * len(stream.read(put.value)) for put in layer.mlp) for layer in layers]
     return Part(
         layers=len(layers),
@@ -112,19 +111,22 @@ def _part(layers: Sequence[Layer], stream: Stream) -> Part:
 
 def _heads(layer: Layer, stream: Stream, limits: Limits) -> list[_Head]:
     heads: list[_Head] = []
-    for each in layer.attention:
-        heads += [_sharp(each, stream, limits)] if isinstance(each, Attend) else _pair(each, stream, limits)
+    for operation in layer.attention:
+        if isinstance(operation, Attend):
+            heads.append(_attend_head(operation, stream, limits))
+        else:
+            heads += _sum_heads(operation, stream, limits)
     return heads
 
 
-def _sharp(attend: Attend, stream: Stream, limits: Limits) -> _Head:
-    """Hard attention as a softmax of large scores."""
+def _attend_head(attend: Attend, stream: Stream, limits: Limits) -> _Head:
+    """Hard attention as a softmax with large scores."""
     query = limits.sharpness * stream.read(attend.query)
     return _Head(query, stream.read(attend.key), stream.read(attend.value), stream.write(attend.to))
 
 
-def _pair(total: Sum, stream: Stream, limits: Limits) -> list[_Head]:
-    """Linear attention as the difference of two softmax heads that an anchor of score C normalises.
+def _sum_heads(total: Sum, stream: Stream, limits: Limits) -> list[_Head]:
+    """Linear attention as the difference of two softmax heads, normalised by an anchor of score C.
 
         e^C softmax(c s_ij) -> 1 + c s_ij,  so  e^C / 2c (head at +c  -  head at -c) -> sum_j s_ij value_j
 
@@ -140,16 +142,16 @@ def _pair(total: Sum, stream: Stream, limits: Limits) -> list[_Head]:
     query.append(level * stream.read(ONE))
     key.append(stream.read({total.anchor: 1.0}))
     value, write = stream.read(total.value), stream.write(total.to)
-    scale = math.exp(limits.anchor) / (c * (first - second))
+    factor = math.exp(limits.anchor) / (c * (first - second))
     keys = np.concatenate(key)
     return [
-        _Head(np.concatenate([sign * c * query[0], *query[1:]]), keys, value, weight * scale * write)
+        _Head(np.concatenate([sign * c * query[0], *query[1:]]), keys, value, weight * factor * write)
         for sign, weight in ((first, 1.0), (second, -1.0))
     ]
 
 
 def _fill_attention(block: Block, heads: Sequence[_Head]) -> None:
-    """Put heads into the joint matrices; the block divides scores by sqrt(head width), which the query undoes."""
+    """Copy heads into the joint matrices; the query cancels the block's division by sqrt(head width)."""
     attention = block.attention
     size = attention.head_width
     qkv = attention.qkv.weight.view(3, attention.heads, size, -1)
@@ -161,11 +163,11 @@ def _fill_attention(block: Block, heads: Sequence[_Head]) -> None:
 
 
 def _fill_mlp(block: Block, puts: Sequence[Put], stream: Stream, limits: Limits) -> None:
-    """leaky(v) = relu(v - gate) - slope relu(-v - gate), where gate = limits.gate * (sum of the `unless`)."""
+    """leaky(v) = relu(v - gate) - slope relu(-v - gate), gate = limits.gate * (sum of the `unless`)."""
     row = 0
     for put in puts:
         value, to = stream.read(put.value), stream.write(put.to)
-        gate = limits.gate * sum((stream.coordinate(each) for each in put.unless), np.zeros((1, stream.width)))
+        gate = limits.gate * sum((stream.coordinate(gate) for gate in put.unless), np.zeros((1, stream.width)))
         for sign, weight in ((1.0, 1.0), (-1.0, -put.slope)):
             rows = slice(row, row + len(value))
             block.mlp.fc.weight[rows] = _tensor(sign * value - gate)

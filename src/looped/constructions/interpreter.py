@@ -1,4 +1,4 @@
-"""Runs a program as it is written: sums, arg-maxima and masks in NumPy; no softmax, no ReLU, no weights."""
+"""Runs a program literally, with sums, arg-maxima and masks in NumPy: no softmax, no ReLU, no weights."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from jaxtyping import Bool, Float
 from looped.constructions.language import Array, Attend, Layer, Match, Program, Put, Read, Stream, Sum
 
 TIE = 1e-6
-"""Scores this close are equal: the positions of the constructions differ by far more."""
+"""Scores that differ by less than this count as equal; position vectors differ by far more."""
 
 
 def interpret(
     program: Program, tokens: Float[Array, "batch seq token"], *, loops: int = 1
-) -> Float[Array, "batch asked outputs"]:
-    """What the program answers after `loops` loops."""
+) -> Float[Array, "batch answers outputs"]:
+    """The program's answers after `loops` loops."""
     state = streams(program, tokens, loops=loops)[-1]
     for layer in program.post:
         state = run_layer(layer, program.stream, state, causal=program.causal)
@@ -49,18 +49,18 @@ def streams(
 def run_layer(
     layer: Layer, stream: Stream, state: Float[Array, "batch seq width"], *, causal: bool
 ) -> Float[Array, "batch seq width"]:
-    """One layer: all of its attention at once, then all of its rows."""
-    seen = np.tril(np.ones((state.shape[1], state.shape[1]), bool)) if causal else np.array(True)
+    """Run a layer: all of its attention at once, then all of its MLP rows."""
+    visible = np.tril(np.ones((state.shape[1], state.shape[1]), bool)) if causal else np.array(True)
     added = np.zeros_like(state)
-    for each in layer.attention:
-        if isinstance(each, Attend):
-            chosen = _best(_scores(each.query, each.key, stream, state), seen).astype(float)
-            mixed = chosen / chosen.sum(-1, keepdims=True)
+    for operation in layer.attention:
+        scores = _scores(operation.query, operation.key, stream, state)
+        if isinstance(operation, Attend):
+            best = _best(scores, visible).astype(float)
+            weights = best / best.sum(-1, keepdims=True)
         else:
-            scores = _scores(each.query, each.key, stream, state)
-            _check_anchor(each, stream, state, scores)
-            mixed = scores * seen * _over(each.match, stream, state, seen)
-        added += mixed @ (state @ stream.read(each.value).T) @ stream.write(each.to).T
+            _check_anchor(operation, stream, state, scores)
+            weights = scores * visible * _summed(operation.match, stream, state, visible)
+        added += weights @ (state @ stream.read(operation.value).T) @ stream.write(operation.to).T
     state = state + added
     return state + sum((_put(put, stream, state) for put in layer.mlp), np.zeros_like(state))
 
@@ -69,32 +69,34 @@ def _scores(query: Read, key: Read, stream: Stream, state: Array) -> Float[Array
     return (state @ stream.read(query).T) @ (state @ stream.read(key).T).swapaxes(-1, -2)
 
 
-def _best(scores: Array, seen: Array) -> Bool[Array, "batch i j"]:
-    scores = np.where(seen, scores, -np.inf)
+def _best(scores: Array, visible: Array) -> Bool[Array, "batch i j"]:
+    """The tokens j that attain the largest visible score of token i."""
+    scores = np.where(visible, scores, -np.inf)
     return scores >= scores.max(-1, keepdims=True) - TIE
 
 
-def _over(match: Match | None, stream: Stream, state: Array, seen: Array) -> Array:
+def _summed(match: Match | None, stream: Stream, state: Array, visible: Array) -> Array:
     """The tokens that a sum runs over."""
     if match is None:
         return np.array(True)
-    return (_scores(match.query, match.key, stream, state) >= match.top - TIE) & seen
+    return (_scores(match.query, match.key, stream, state) >= match.top - TIE) & visible
 
 
 def _check_anchor(total: Sum, stream: Stream, state: Array, scores: Array) -> None:
-    """Refuse a program whose compiled heads would not be normalised by the anchor alone."""
+    """Refuse a program in which the anchor alone would not normalise the compiled heads."""
     anchor = state[..., stream.at(total.anchor)][..., 0] > 0.5
     values = np.abs(state @ stream.read(total.value).T).sum(-1)
     if not anchor.any() or values[anchor].max() > TIE or np.abs(scores.swapaxes(-1, -2)[anchor]).max() > TIE:
         raise ValueError(
             f"a sum needs a token where `{total.anchor}` is 1, with value and scores 0; got "
-            f"{'one that breaks this' if anchor.any() else 'none'}. Choose another anchor, or empty it first."
+            f"{'one whose value or scores are not 0' if anchor.any() else 'no such token'}. Choose another anchor, or "
+            "set its subspaces to 0 first."
         )
 
 
 def _put(put: Put, stream: Stream, state: Array) -> Array:
     value = state @ stream.read(put.value).T
     value = np.where(value > 0, value, put.slope * value)
-    for each in put.unless:
-        value = np.where(np.abs(state @ stream.coordinate(each).T) < TIE, value, 0.0)
+    for gate in put.unless:
+        value = np.where(np.abs(state @ stream.coordinate(gate).T) < TIE, value, 0.0)
     return value @ stream.write(put.to).T

@@ -1,7 +1,7 @@
-"""A small language for constructions: named subspaces of the residual stream, and what a layer does in those names.
+"""A small language for constructions: named subspaces of the residual stream, and what layers do with them.
 
-A program is data. `compiler.py` turns it into the weights of an ordinary AlgoFormer, whose softmax heads do what is
-said here only in a limit; `interpreter.py` does what is said here, exactly and without softmax.
+A program is data. `compiler.py` turns it into the weights of an ordinary AlgoFormer, whose softmax heads do what the
+program says only in a limit. `interpreter.py` runs the program exactly, without softmax.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from jaxtyping import Float
 
 Array = np.ndarray
 Read = Mapping[str, float | Array]
-"""A linear map of a token: the sum of matrix (rows, size) @ subspace; a number stands for that times the identity."""
+"""A linear map of a token: the sum of matrix (rows, size) @ subspace; a number means that times the identity."""
 Write = Mapping[str, float | Array]
-"""Where a value goes: matrix (size, rows) @ value is added to each subspace; a number stands as above."""
+"""Where a value goes: matrix (size, rows) @ value is added to each subspace; a number means the same as above."""
 
 Coordinate = tuple[str, int]
 """One coordinate of a subspace."""
@@ -25,7 +25,7 @@ Coordinate = tuple[str, int]
 
 @dataclass(frozen=True)
 class Stream:
-    """The residual stream as named subspaces, side by side."""
+    """The residual stream, split into named subspaces."""
 
     spaces: Mapping[str, int]
     """Size of each subspace by name, in order."""
@@ -52,7 +52,7 @@ class Stream:
         rows = {block.shape[0] for block in blocks.values()}
         if len(rows) != 1:
             shapes = {name: block.shape for name, block in blocks.items()}
-            raise ValueError(f"the parts of a read must have as many rows each; got {shapes}. Pad them with zeros.")
+            raise ValueError(f"all parts of a read must have the same number of rows; got {shapes}. Pad with zeros.")
         matrix = np.zeros((rows.pop(), self.width))
         for name, block in blocks.items():
             if block.shape[1] != self.spaces[name]:
@@ -82,7 +82,7 @@ class Stream:
 
 @dataclass(frozen=True, kw_only=True)
 class Attend:
-    """Hard attention, one head: fetch from the tokens that fit best.
+    """Hard attention, one head: fetch from the tokens that match best.
 
     z_i[to] += mean of value_j over the j whose <query_i, key_j> is largest
     """
@@ -95,7 +95,7 @@ class Attend:
 
 @dataclass(frozen=True, kw_only=True)
 class Match:
-    """Which tokens a sum runs over: those j whose <query_i, key_j> reaches `top`, the largest there is."""
+    """The tokens that a sum runs over: those j whose <query_i, key_j> reaches its largest possible value, `top`."""
 
     query: Read
     key: Read
@@ -105,27 +105,27 @@ class Match:
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """Linear attention, two heads: a product of three things that the data decide.
+    """Linear attention, two heads: a product of three quantities that depend on the data.
 
     z_i[to] += sum over j of <query_i, key_j> value_j
     """
 
     query: Read
     key: Read
-    """Must read 0 at the anchor, as must `value`."""
+    """Must read 0 at the anchor, and so must `value`."""
     value: Read
     to: Write
     anchor: str
-    """A subspace of one coordinate: 1 at the token that takes the softmax's mass, 0 at all others."""
+    """A one-dimensional subspace: 1 at the token that takes the softmax's mass, 0 at all others."""
     match: Match | None = None
-    """Leaves tokens out of the sum; None sums over all."""
+    """Restricts the sum to some tokens; None sums over all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Put:
     """Rows of the MLP, two hidden units for each.
 
-    z[to] += leaky(value) where every `unless` is 0, nothing elsewhere;  leaky(v) = v for v > 0, slope v for v < 0
+    z[to] += leaky(value) where every `unless` is 0, and 0 elsewhere;  leaky(v) = v for v > 0, slope v for v < 0
     """
 
     value: Read
@@ -133,8 +133,8 @@ class Put:
     slope: float = 1.0
     """1 passes the value on unchanged, 0 is ReLU."""
     unless: tuple[Coordinate, ...] = ()
-    """Coordinates that are 0 (pass) or at least 1 (block) at every token: products with indicators. They are exact, as
-    a value of 1e-3 that had 1e6 added and subtracted would not be; so an indicator and its opposite are both held."""
+    """Coordinates that are 0 (pass) or at least 1 (block) at every token. A passed value is exact, because nothing is
+    added to it and subtracted again; so the stream needs both an indicator and its opposite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,33 +147,33 @@ class Layer:
     @property
     def heads(self) -> int:
         """How many attention heads it takes."""
-        return sum(2 if isinstance(each, Sum) else 1 for each in self.attention)
+        return sum(2 if isinstance(operation, Sum) else 1 for operation in self.attention)
 
 
 ONE: Read = {"one": 1.0}
-"""The constant 1: a coordinate that every token holds."""
+"""The constant 1, a coordinate of every token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What an AlgoFormer does, in the names of its stream; every stream has `one`, which the positions fill."""
+    """What an AlgoFormer does, in terms of its stream; every stream has a subspace `one`, which the positions fill."""
 
     stream: Stream
     inputs: Write
-    """Where the coordinates of a token go: subspace -> matrix (size, token width)."""
+    """Where the coordinates of an input token go: subspace -> matrix (size, token width)."""
     positions: Mapping[str, Float[Array, "seq _"]]
-    """What each position adds, by subspace."""
+    """What each position adds to the stream, by subspace."""
     marks: Mapping[str, Float[Array, "marked _"]] = field(default_factory=dict)
-    """What the last token (of pairs: the last two) gets besides: this is the query."""
+    """What is added to the query: the last token, or the last two where a pair is two tokens."""
     pre: tuple[Layer, ...] = ()
     loop: tuple[Layer, ...]
     post: tuple[Layer, ...] = ()
     output: Read
-    """What is read off at the end."""
+    """The answer, read from the stream at the end."""
     d: int
     """Dimension of x, or of a token."""
     seq: int
-    """Longest prompt, in tokens."""
+    """Length of the longest prompt, in tokens."""
     tokens: Literal["apart", "given"] = "given"
     query: Literal["every", "last"] = "last"
     read: Literal["x", "y"] = "x"
@@ -181,11 +181,11 @@ class Program:
 
     @property
     def outputs(self) -> int:
-        """How many numbers are read off."""
+        """Dimension of an answer."""
         return self.stream.read(self.output).shape[0]
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Layers and heads (the most that a layer uses) of pre, loop and post."""
+        """The number of layers of pre, loop and post, and of heads in their widest layer."""
         parts = {"pre": self.pre, "loop": self.loop, "post": self.post}
         return {name: (len(part), max((layer.heads for layer in part), default=0)) for name, part in parts.items()}
 

@@ -1,8 +1,8 @@
 """Newton's iteration for the inverse covariance, run by one linear-attention layer in a loop.
 
-The construction that gatmiry24 cites is not in its text; this one is our own. It keeps m_i = M x_i in d registers
-beside each x_i, turns labels into residuals, and needs a one-hot position of n coordinates, because doubling m_i asks
-of a layer without an MLP that a token attend to itself. A row is (x, y, m, position), of width 2d + 1 + n.
+gatmiry24 cites a construction but does not give it; this one is ours. It holds m_i = M x_i in d registers beside each
+x_i and turns labels into residuals. It needs a one-hot position of n coordinates: without an MLP, a layer can double
+m_i only if each token attends to itself. A row is (x, y, m, position), of width 2d + 1 + n.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from looped.models.kernel_transformer import Head, KernelTransformer, KernelTran
 from looped.models.patterns import FullScores, FullValue
 
 NUM_BEFORE = 2
-"""Layers before the loop: one computes M_0 x_i, one the residuals under M_0. The paper's construction has eight."""
+"""Layers before the loop: the first computes M_0 x_i, the second the residuals under M_0. The paper needs eight."""
 
 
 def newton_loop(*, d: int, n: int, loops: int, alpha: float) -> KernelTransformer:
-    """A transformer whose answer after `NUM_BEFORE + j` loops is Newton's j-th iterate at the query; in float64.
+    """A float64 transformer whose answer after `NUM_BEFORE + j` loops is Newton's j-th iterate at the query.
 
         M_{j+1} = 2 M_j - M_j S M_j,  M_0 = alpha S,  S = XX',  answer = y'X'M_j x_q
 
-    Three linear heads, in parallel, from the layer's input:
+    Three linear heads act in parallel on the layer's input:
         double   m_j += m_j                                      (positions select the token itself)
         correct  m_j -= sum_i <x_i, m_j> m_i                     = M S M x_j
         answer   y_j -= sum_i <m_i, x_j> y_i                     residuals: (I - X'MX)^2 = I - X'(2M - MSM)X
 
-    Ref: gatmiry24, Theorem 4, corrected: it prints M_{j+1} = 2 M_j S M_j. `loops` counts the two layers before.
+    Ref: gatmiry24, Theorem 4, corrected: it prints M_{j+1} = 2 M_j S M_j. `loops` includes the layers before.
     """
     head = Head(value=FullValue(), scores=FullScores())
     config = KernelTransformerConfig(

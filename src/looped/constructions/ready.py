@@ -1,8 +1,7 @@
-"""Constructions made ready for plain linear regression, x ~ N(0, I): what `looped construct` offers.
+"""Ready-made constructions for linear regression with x ~ N(0, I): what `looped construct` offers.
 
-Each takes the dimension, the number of examples before the query, and the loops, and chooses rates that are safe for
-the spectrum of such prompts, S = X'X with eigenvalues about n (1 +- sqrt(d/n))^2 (Marchenko and Pastur), with
-some slack.
+Each takes the dimension, the number of examples before the query, and the number of loops. It chooses rates that are
+safe for such prompts: the eigenvalues of X'X are about n (1 +- sqrt(d/n))^2 (Marchenko and Pastur), with some slack.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from looped.constructions import gao24, gradient_descent, newton
 from looped.models.base import LoopedModel
 
 SLACK = 1.4
-"""Finite prompts have eigenvalues somewhat outside the limiting interval."""
+"""How far, as a factor, the eigenvalues of finite prompts may lie outside the limiting interval."""
 
 
 def spectrum(d: int, examples: int) -> tuple[float, float]:
-    """Where the eigenvalues of X'X lie for almost every prompt of `examples` pairs."""
+    """The interval that holds the eigenvalues of X'X for almost every prompt of `examples` pairs."""
     ratio = (d / examples) ** 0.5
     low = examples * max(1 - ratio, 0.1) ** 2
     return low / SLACK, SLACK * examples * (1 + ratio) ** 2
@@ -30,7 +29,7 @@ def gatmiry24_thm5(d: int, examples: int, loops: int) -> LoopedModel:
 
 
 def gatmiry24_thm2(d: int, examples: int, loops: int) -> LoopedModel:
-    """Chebyshev's method as layers of linear attention (gatmiry24, Thm. 2); no more loops than layers make sense."""
+    """Chebyshev's method as layers of linear attention (gatmiry24, Thm. 2); more loops than layers make no sense."""
     low, high = spectrum(d, examples)
     return gradient_descent.chebyshev_descent(d=d, n=examples, loops=loops, low=low, high=high)
 
@@ -49,7 +48,7 @@ def gao24_thm4_1(d: int, examples: int, loops: int) -> LoopedModel:
 
 def gao24_thm4_2(d: int, examples: int, loops: int) -> LoopedModel:
     """Gradient descent as a causal AlgoFormer with softmax attention (gao24, Thm. 4.2)."""
-    # at the i-th place the mean runs over i-1 pairs, so the first prefix, |x|^2, bounds the rate: E|x|^2 = d
+    # the i-th prefix averages over i-1 pairs, so the rate is limited by the first one, whose |x|^2 is d on average
     rate = 1 / (SLACK * (d + 2 * d**0.5))
     return gao24.construct(gao24.theorem_42(d=d, num_pairs=examples + 1, eta=rate), loops=loops)
 
@@ -61,4 +60,4 @@ READY: dict[str, Callable[[int, int, int], LoopedModel]] = {
     "gao24.thm4.1": gao24_thm4_1,
     "gao24.thm4.2": gao24_thm4_2,
 }
-"""By the name of the theorem whose weights they are."""
+"""The constructions by the name of their theorem."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.lines import DASHES, finish, reference_line
-from looped.theorems.chen24.instances import draw as draw_instances
+from looped.theorems.chen24.vector_prompts import draw_prompts as draw_instances
 
 PAPER_KAPPA = {16: 4.57, 32: 3.13, 64: 2.07, 128: 1.62}
 """The mean condition numbers that Section 6 prints."""

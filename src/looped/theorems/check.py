@@ -1,4 +1,4 @@
-"""A theorem as a check: what is measured, the bound its statement gives, and a verdict."""
+"""A theorem as a check: the measured quantity, the bound that its statement gives, and a verdict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -20,9 +21,12 @@ from torch import Tensor
 import looped.theorems
 
 Form = Literal["as stated", "as printed", "as corrected"]
-"""Whether the statement is the paper's, a misprint of the paper's, or that misprint put right."""
+"""Whether the statement is the paper's, a misprint in the paper, or our correction of that misprint."""
 Verdict = Literal["holds", "fails as printed", "holds as corrected", "fails"]
-TOLERANCE = "numerical tolerance"
+EXACT = 1e-10
+"""The largest relative difference allowed between two float64 computations of the same number."""
+
+Numbers = TypeVar("Numbers", Tensor, np.ndarray)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,54 +34,54 @@ class Plot:
     """The data of one small plot: lines over a common x."""
 
     x_label: str
-    """What x is."""
+    """What the x axis shows."""
     y_label: str
-    """What the lines are."""
+    """What the y axis shows."""
     x: Sequence[float]
-    """The points, common to all lines."""
+    """The x values, common to all lines."""
     lines: Mapping[str, Sequence[float]]
-    """Each line's values by its name; `measured` and `bound` among them."""
+    """The values of each line by its name; most plots have `measured` and `bound`."""
     log_x: bool = False
-    """Whether x is drawn on a logarithmic scale."""
+    """Whether the x axis is logarithmic."""
     log_y: bool = True
-    """Whether y is."""
+    """Whether the y axis is logarithmic."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a check found, before a verdict."""
+    """The result of a check, before a verdict."""
 
     measured: float
-    """The measured quantity, at the instance that fits its bound worst."""
+    """The measured quantity, at the instance that comes closest to breaking its bound."""
     bound: float
-    """What the statement says of that quantity there, or a numerical tolerance."""
+    """The bound that the statement gives for that instance, or a numerical tolerance."""
     instance: str
-    """What was checked: sizes, seeds, how many."""
+    """What was checked: sizes, seeds and the number of cases."""
     at_least: bool = False
     """Whether the statement is measured >= bound; otherwise it is measured <= bound."""
     tolerance: bool = False
     """Whether the bound is a numerical tolerance for an exact statement."""
     form: Form = "as stated"
-    """Whether this is the statement of the paper, a misprint, or the misprint put right."""
+    """Whether this is the paper's statement, a misprint, or its correction."""
     statement: str = ""
-    """The statement of this form, where it differs from the theorem's own."""
+    """The statement of this form, where it differs from the theorem's."""
     plot: Plot | None = None
     """One small plot."""
 
     @property
     def holds(self) -> bool:
-        """Whether the measured quantity obeys the bound; one that is not a number never does."""
+        """Whether the measured quantity obeys the bound; NaN never does."""
         return self.measured >= self.bound if self.at_least else self.measured <= self.bound
 
     @property
     def margin(self) -> float:
-        """How many times over the bound is met: above 1 it holds; infinite where what must be small is 0."""
+        """The factor by which the bound is met: above 1 it holds. Infinite where the smaller side is 0."""
         small, large = (self.bound, self.measured) if self.at_least else (self.measured, self.bound)
         return large / small if small else math.inf
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict in words; a misprint that happens to hold is said to hold."""
+        """The verdict in words; a misprint that happens to hold gets `holds`."""
         if self.form == "as corrected":
             return "holds as corrected" if self.holds else "fails"
         if self.holds:
@@ -86,26 +90,29 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of `looped verify`."""
+class Row(Finding):
+    """A finding with its theorem's name: one line of `looped verify`."""
 
     name: str
-    paper: str
-    form: Form
-    statement: str
-    instance: str
-    measured: float
-    bound: float
-    bound_is: str
-    """`numerical tolerance`, or `from the statement`."""
-    margin: float
-    verdict: Verdict
+    """Name of the theorem."""
     seconds: float
-    plot: Plot | None = None
+    """How long the check took."""
+
+    @property
+    def paper(self) -> str:
+        """The paper's key."""
+        return _paper(self.name)
+
+    @property
+    def bound_is(self) -> str:
+        """Where the bound comes from: `numerical tolerance` or `from the statement`."""
+        return "numerical tolerance" if self.tolerance else "from the statement"
 
     def as_dict(self) -> dict[str, Any]:
-        """The row as JSON can hold it: numbers that are not finite become null."""
-        plain = {name: _finite(getattr(self, name)) for name in self.__dataclass_fields__ if name != "plot"}
+        """The row as JSON data; numbers that are not finite become null."""
+        words = ("name", "paper", "form", "statement", "instance")
+        results = ("measured", "bound", "bound_is", "margin", "verdict", "seconds")
+        plain = {key: _finite(getattr(self, key)) for key in words + results}
         if self.plot is None:
             return plain | {"plot": None}
         lines = {name: [_finite(value) for value in line] for name, line in self.plot.lines.items()}
@@ -117,21 +124,21 @@ class Theorem:
     """A named result and the function that checks it."""
 
     name: str
-    """`paper.result`, such as `gatmiry24.thm2`."""
+    """Name, `paper.result`, such as `gatmiry24.thm2`."""
     statement: str
     """One plain sentence with the formula."""
     check: Callable[[], Iterator[Finding]] = field(repr=False)
-    """Yields one finding, or two where the print is wrong: as printed and as corrected."""
+    """Yields the findings; where the paper has a misprint, one as printed and one as corrected."""
 
     @property
     def paper(self) -> str:
         """The paper's key."""
-        return self.name.split(".", 1)[0]
+        return _paper(self.name)
 
     def __call__(self) -> list[Row]:
-        """Check it; torch's global random state is fixed for the check and put back after it.
+        """Run the check; torch's global random state is fixed meanwhile and restored afterwards.
 
-        Checks run on one thread: their tensors are small, and threads that wait for each other cost up to ten times.
+        Checks run on one thread: their tensors are small, and waiting threads made them up to ten times slower.
         """
         rows, threads = [], torch.get_num_threads()
         torch.set_num_threads(1)
@@ -139,46 +146,31 @@ class Theorem:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
                 start = time.perf_counter()
-                for found in self.check():
+                for finding in self.check():
                     seconds, start = time.perf_counter() - start, time.perf_counter()
-                    rows.append(self._row(found, seconds))
+                    fields: dict[str, Any] = vars(finding) | {"statement": finding.statement or self.statement}
+                    rows.append(Row(**fields, name=self.name, seconds=seconds))
         finally:
             torch.set_num_threads(threads)
         return rows
 
-    def _row(self, found: Finding, seconds: float) -> Row:
-        return Row(
-            name=self.name,
-            paper=self.paper,
-            form=found.form,
-            statement=found.statement or self.statement,
-            instance=found.instance,
-            measured=found.measured,
-            bound=found.bound,
-            bound_is=TOLERANCE if found.tolerance else "from the statement",
-            margin=found.margin,
-            verdict=found.verdict,
-            seconds=seconds,
-            plot=found.plot,
-        )
-
 
 def theorem(name: str, statement: str) -> Callable[[Callable[[], Iterator[Finding]]], Theorem]:
-    """Mark a generator of findings as the check of `name`."""
+    """Decorate a generator of findings as the check of `name`."""
     return lambda check: Theorem(name, statement, check)
 
 
 def theorems() -> dict[str, Theorem]:
-    """Every theorem of every module of `looped.theorems` by name, papers and results in their natural order."""
-    found: dict[str, Theorem] = {}
+    """Every theorem in the modules of `looped.theorems` by name, in natural order (thm2 before thm10)."""
+    known: dict[str, Theorem] = {}
     for module in pkgutil.walk_packages(looped.theorems.__path__, "looped.theorems."):
         members = vars(importlib.import_module(module.name)).values()
-        found |= {member.name: member for member in members if isinstance(member, Theorem)}
-    return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
+        known |= {member.name: member for member in members if isinstance(member, Theorem)}
+    return dict(sorted(known.items(), key=lambda item: _natural(item[0])))
 
 
 def select(names: Sequence[str] | None = None) -> list[Theorem]:
-    """The theorems of that name, of that paper or that pattern (`gatmiry24`, `gatmiry24.lem*`); all without names."""
+    """The theorems with these names, papers or patterns (`gatmiry24`, `gatmiry24.lem*`); all by default."""
     known = theorems()
     chosen: dict[str, Theorem] = {}
     for name in names or ["*"]:
@@ -192,12 +184,12 @@ def select(names: Sequence[str] | None = None) -> list[Theorem]:
 
 
 def verify(names: Sequence[str] | None = None, progress: Callable[[str, int, int], None] | None = None) -> list[Row]:
-    """Check theorems by name, all without names; `progress` hears (name, how many are done, how many there are)."""
+    """Check theorems, as in `select`; `progress` is called with (name, number done, total)."""
     chosen, rows = select(names), []
-    for done, one in enumerate(chosen):
+    for num_done, result in enumerate(chosen):
         if progress:
-            progress(one.name, done, len(chosen))
-        rows += one()
+            progress(result.name, num_done, len(chosen))
+        rows += result()
     if progress:
         progress("", len(chosen), len(chosen))
     return rows
@@ -206,7 +198,7 @@ def verify(names: Sequence[str] | None = None, progress: Callable[[str, int, int
 def worst(
     measured: Float[Tensor, "*shape"], bound: Float[Tensor, "*#shape"] | float, *, at_least: bool = False
 ) -> tuple[float, float]:
-    """Measured value and bound at the instance that fits worst, by their ratio; one that is not a number is worst."""
+    """The measured value and bound whose ratio is closest to breaking the bound, or breaks it most; NaN is worst."""
     bounds = torch.as_tensor(bound, dtype=measured.dtype).expand(measured.shape).flatten()
     values = measured.flatten()
     ratio = torch.where(values > 0, bounds / values, math.inf) if at_least else values / bounds
@@ -214,7 +206,55 @@ def worst(
     return float(values[at]), float(bounds[at])
 
 
-def curve(
+def bounded(
+    measured: Float[Tensor, "*shape"],
+    bound: Float[Tensor, "*#shape"] | float,
+    *,
+    instance: str,
+    at_least: bool = False,
+    form: Form = "as stated",
+    statement: str = "",
+    plot: Plot | None = None,
+) -> Finding:
+    """The finding for many measured values and their bounds: that of the worst one."""
+    value, limit = worst(measured, bound, at_least=at_least)
+    return Finding(
+        measured=value,
+        bound=limit,
+        instance=instance,
+        at_least=at_least,
+        form=form,
+        statement=statement,
+        plot=plot,
+    )
+
+
+def exact(
+    differences: Sequence[float] | Tensor,
+    *,
+    instance: str,
+    x_label: str = "case",
+    form: Form = "as stated",
+    statement: str = "",
+) -> Finding:
+    """The finding for an identity: its relative differences, over cases 1, 2, .. of `x_label`, must be rounding."""
+    return Finding(
+        measured=float(torch.as_tensor(differences, dtype=torch.float64).max()),
+        bound=EXACT,
+        tolerance=True,
+        instance=instance,
+        form=form,
+        statement=statement,
+        plot=bound_plot(x_label, range(1, len(differences) + 1), "relative difference", differences, EXACT),
+    )
+
+
+def relative_difference(got: Numbers, expected: Numbers) -> float:
+    """max |got - expected| / max |expected|."""
+    return float(abs(got - expected).max() / abs(expected).max())
+
+
+def bound_plot(
     x_label: str,
     x: Sequence[float],
     y_label: str,
@@ -223,11 +263,15 @@ def curve(
     others: Mapping[str, Sequence[float] | Tensor] | None = None,
     **scales: bool,
 ) -> Plot:
-    """The plot of measured values against their bound over x, and of whatever else belongs beside them."""
+    """The plot of measured values and their bound over x, with `others` as further lines."""
     bounds = torch.as_tensor(bound, dtype=torch.float64).expand(len(x))
     lines = {"measured": measured, "bound": bounds} | dict(others or {})
     plain = {name: torch.as_tensor(line, dtype=torch.float64).tolist() for name, line in lines.items()}
     return Plot(x_label=x_label, y_label=y_label, x=list(x), lines=plain, **scales)
+
+
+def _paper(name: str) -> str:
+    return name.split(".", 1)[0]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""gao24, Lemma A.2 and Theorem 3.1: gradient descent on multivariate regression, with a representation before it."""
+"""gao24, Lemma A.2 and Theorem 3.1: gradient descent on multivariate regression, also on a representation of x."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ import numpy as np
 from jaxtyping import Float
 
 from looped.constructions.language import Array, Attend, Coordinate, Layer, Program, Put, Read, Stream, Sum, Write
-from looped.constructions.positions import Rotations, rotations
+from looped.constructions.position_vectors import Rotations, rotations
 
 
 @dataclass(frozen=True)
 class Dense:
-    """One layer of a representation: leaky(weight h + bias)."""
+    """A layer of a representation: leaky(weight h + bias)."""
 
     weight: Float[Array, "out in"]
     bias: Float[Array, "out"]
     slope: float = 0.01
-    """Of the leaky ReLU below 0; 0 is ReLU, 1 the identity."""
+    """Slope of the leaky ReLU below 0; 0 is ReLU, 1 the identity."""
 
     def __call__(self, h: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-        """Apply to the last axis."""
+        """Apply the layer to the last axis."""
         v = h @ self.weight.T + self.bias
         return np.where(v > 0, v, self.slope * v)
 
 
 def represent(phi: Sequence[Dense], h: Float[Array, "*batch in"]) -> Float[Array, "*batch out"]:
-    """Phi(h): all layers, one after the other."""
+    """Phi(h): all layers in turn."""
     for layer in phi:
         h = layer(h)
     return h
 
 
 def descent(*, eta: float, to: Write) -> Sum:
-    """One gradient step on L(A) = 1/2N sum_j |A f_j - y_j|^2, held as what it does to every A f_i.
+    """One gradient step on L(A) = 1/2N sum_j |A f_j - y_j|^2, as its effect on every A f_i.
 
         A_{k+1} f_i = A_k f_i - eta sum_j (A_k f_j - y_j) (f_j / N)' f_i
 
-    Ref: gao24, Lemma A.2: `f` asks, `scaled` = f / N answers, and is 0 at the query; the values are `residual`. The
-    step size sits in the value map, not in the MLP.
+    Ref: gao24, Lemma A.2. The query is `f`; the key is `scaled` = f / N, which is 0 at the prompt's query; the value is
+    `residual`. The step size is in the value map, not in the MLP.
     """
     return Sum(
         query={"f": 1.0},
@@ -52,9 +52,9 @@ def descent(*, eta: float, to: Write) -> Sum:
 
 
 def descent_layer(*, eta: float) -> Layer:
-    """The gradient step, and an MLP that keeps `residual` at x tokens.
+    """The gradient step, and an MLP that sets `residual` to 0 except at x tokens.
 
-    Without the MLP the algebra is the same, but rounding leaves something at the anchor, which counts e^C times.
+    Without the MLP the algebra is the same, but the anchor multiplies the rounding error it holds by e^C.
     """
     return Layer(attention=(descent(eta=eta, to={"residual": 1.0}),), mlp=(_empty_labels(),))
 
@@ -64,7 +64,7 @@ def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
 
         A_{k+1} = A_k - eta / N sum_j (A_k x_j - y_j) x_j'
 
-    Ref: gao24, Lemma A.2. The answers are A x - y at the examples and A x at the last token but one, x_test; the last
+    Ref: gao24, Lemma A.2. The answers are A x - y at the examples and A x at x_test, the last token but one; the last
     token is the anchor.
     """
     sizes = {"f": d, "y": outputs, "scaled": d, "residual": outputs}
@@ -91,7 +91,7 @@ def lemma_a2_tokens(
     query: Float[Array, "batch d"],
     start: Float[Array, "outputs d"],
 ) -> Float[Array, "batch seq token"]:
-    """The prompt of Lemma A.2 at A_0 = `start`: x and y tokens in turn, then x_test, then the empty label's token."""
+    """The prompt of Lemma A.2 at A_0 = `start`: x and y tokens in turn, then x_test, then an empty label token."""
     batch, n, d = xs.shape
     outputs = ys.shape[-1]
     tokens = np.zeros((batch, 2 * n + 2, 2 * (d + outputs)))
@@ -104,13 +104,13 @@ def lemma_a2_tokens(
 
 
 def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: float) -> Program:
-    """Regression with representation: pre computes Phi(x) and brings each y to its x, the loop descends, post moves on.
+    """Regression with representation: pre computes Phi(x) and copies y to its x, the loop descends, post reads out.
 
         answer = A_T Phi(x_test),  A_{k+1} = A_k - eta / N sum_j (A_k Phi(x_j) - y_j) Phi(x_j)',  A_0 = 0
 
-    Ref: gao24, Theorem 3.1: pre has L+1 layers, loop and post one. One head is enough where the paper allows pre two;
-    L layers would be enough for pre, since attention and MLP of one layer can do both of its jobs. The prompt's last
-    pair is the query; with fewer examples than `num_examples` = N the step is as much smaller.
+    Ref: gao24, Theorem 3.1: pre has L+1 layers, loop and post have one. Pre needs one head where the paper allows two;
+    L layers would also be enough, because a layer's attention and MLP can do both of its jobs. The prompt's last pair
+    is the query. With fewer examples than `num_examples` = N the step is smaller in proportion.
     """
     d, width = phi[0].weight.shape[1], phi[-1].weight.shape[0]
     place = rotations(num_examples + 1)
@@ -143,7 +143,7 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
 
 
 def representation(phi: Sequence[Dense], *, reads: Read, unless: tuple[Coordinate, ...] = ()) -> tuple[Layer, ...]:
-    """Phi in subspace `h`, one layer's MLP for each of its layers, blocked where `unless`; attention does nothing.
+    """Phi in subspace `h`, one MLP for each of its layers, blocked by `unless`; attention does nothing.
 
     h <- h + leaky(W h + b) - h
     """
@@ -164,17 +164,17 @@ def representation(phi: Sequence[Dense], *, reads: Read, unless: tuple[Coordinat
 
 
 def _empty_labels() -> Put:
-    """Empty `residual` at every token that is not an x."""
+    """Set `residual` to 0 at every token that is not an x."""
     return Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(("is_x", 0),))
 
 
 def partner(*, value: dict, to: dict) -> Attend:
-    """The two tokens of a pair look at each other, and each gets the mean of both."""
+    """The two tokens of a pair attend to each other: each gets the mean of both values."""
     return Attend(query={"position": 1.0}, key={"position": 1.0}, value=value, to=to)
 
 
 def pair_positions(place: Rotations, num_pairs: int) -> dict[str, Array]:
-    """One position for both tokens of a pair, which of the two a token is, and the constant 1."""
+    """A position for each pair, shared by its two tokens; flags for x and y tokens; and the constant 1."""
     turns = np.tile([[1.0], [0.0]], (num_pairs, 1))
     return {
         "position": np.repeat(place.table(range(num_pairs)), 2, axis=0),
@@ -185,7 +185,7 @@ def pair_positions(place: Rotations, num_pairs: int) -> dict[str, Array]:
 
 
 def side_by_side(sizes: dict[str, int]) -> dict[str, Array]:
-    """Each subspace takes the next coordinates of the token."""
+    """Input matrices that give each subspace the next coordinates of the token."""
     total, first, blocks = sum(sizes.values()), 0, {}
     for name, size in sizes.items():
         blocks[name] = np.eye(size, total, first)

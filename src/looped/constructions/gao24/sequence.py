@@ -9,16 +9,16 @@ from jaxtyping import Float
 
 from looped.constructions.gao24.gradient import Dense, descent, representation
 from looped.constructions.language import Array, Attend, Layer, Program, Put, Stream
-from looped.constructions.positions import Rotations, rotations
+from looped.constructions.position_vectors import Rotations, rotations
 
 LAST, EARLIER = ("last", 0), ("earlier", 0)
-"""1 at the last token alone, and 1 everywhere else."""
+"""Flags: 1 only at the last token, and 1 everywhere else."""
 MARKS = {"last": np.ones((1, 1)), "earlier": -np.ones((1, 1))}
-"""What makes them so: every position has `earlier` = 1."""
+"""The marks that set these flags; every position has `earlier` = 1."""
 
 
 def copy_layer(place: Rotations, *, d: int, copies: int) -> Layer:
-    """Head i fetches the token i places back; the MLP empties what lies before the start.
+    """Head i fetches the token i places back; the MLP sets copies from before the start to 0.
 
         copied_t = (x_{t-1}, ..., x_{t-copies}),  x_s = 0 for s < 0
 
@@ -38,7 +38,7 @@ def copy_layer(place: Rotations, *, d: int, copies: int) -> Layer:
 
 
 def lemma_a3(*, d: int, copies: int, seq: int) -> Program:
-    """A layer of `copies` = q heads that copies the previous q tokens to the present one; answers at every token.
+    """A layer of `copies` = q heads that copies the previous q tokens to the current one; it answers at every token.
 
     Ref: gao24, Lemma A.3.
     """
@@ -56,14 +56,14 @@ def lemma_a3(*, d: int, copies: int, seq: int) -> Program:
 
 
 def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, eta: float) -> Program:
-    """AR(q) with representation: pre copies, represents and fetches the next token as label; the loop descends.
+    """AR(q) with representation: pre copies, represents, and fetches the next token as label; the loop descends.
 
         answer = A_T Phi(x_{N+1-q}, .., x_N),  A_0 = 0,
         A_{k+1} = A_k - eta / N sum_t (A_k Phi(x_{t+1-q}, .., x_t) - x_{t+1}) Phi(..)'
 
-    Ref: gao24, Theorem 3.2, x_t = 0 before the start. Pre has its L+2 layers; the first needs q-1 heads, not q, since
-    a token is in its own window, and L+1 layers would do. A sequence has no empty token to be the anchor: the query's
-    own token is, so its prediction is held in `prediction`, and its `residual` is emptied in every loop (an MLP).
+    Ref: gao24, Theorem 3.2, with x_t = 0 before the start. Pre has L+2 layers; the first needs q-1 heads, not q, since
+    a token is in its own window, and L+1 layers would be enough. A sequence has no empty token for the anchor, so the
+    query's token is the anchor: `prediction` holds its prediction, and an MLP sets its `residual` to 0 in every loop.
     """
     width = phi[-1].weight.shape[0]
     seq, hidden = num_examples + 1, max(layer.weight.shape[0] for layer in phi)
@@ -101,15 +101,15 @@ def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, e
 
 
 def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: float, invert: bool = True) -> Program:
-    """Chain of thought: pre filters the two steps of each chain that matter, the loop descends, post activates.
+    """Chain of thought: pre selects the two relevant steps of each chain, the loop descends, post activates.
 
         answer = leaky(W_T s),  W_0 = 0,  s the last token and l its place in its chain,
         W_{k+1} = W_k - eta / N sum_i (W_k s_i^l - leaky^-1(s_i^{l+1})) (s_i^l)'
 
-    Ref: gao24, Theorem 3.3, with `steps` = L. The filter is designed here and takes one layer of two heads, not seven:
-    one head tells every token l, one fetches the next token, and the MLP keeps both where a token's own place in its
-    chain is l. The same weights serve every l. `invert=False` takes the states themselves for labels, as printed: then
-    the descent fits leaky(W s) by W s, and never finds W.
+    Ref: gao24, Theorem 3.3, with `steps` = L. The filter is ours; it takes one layer of two heads; the paper's takes
+    seven layers. One head sends l to every token, the other fetches the next token, and the MLP selects both where a
+    token is at place l of its chain. The same weights work for every l. With `invert=False` the labels are the states
+    themselves, as printed; the descent then fits leaky(W s) by W s, and never finds W.
     """
     place = rotations(num_examples * (steps + 1) + steps + 1)
     seq = num_examples * (steps + 1) + steps
@@ -117,14 +117,14 @@ def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: floa
     flags = {"away": steps + 1, "asked": steps + 1, "position": place.dim, "last": 1, "earlier": 1, "one": 1}
     rows = []
     for step in range(steps + 1):
-        here = (("away", step), ("asked", step))  # 0 where this token and the last one are both at `step`
+        here = (("away", step), ("asked", step))  # both are 0 where this token and the last one are at `step`
         example = (*here, LAST)
         rows += [
             Put(value={"x": 1.0}, to={"f": 1.0}, unless=here),
             Put(value={"x": 1.0 / num_examples}, to={"scaled": 1.0}, unless=example),
             Put(value={"next": 1.0}, to={"residual": -1.0}, slope=1.0 / slope if invert else 1.0, unless=example),
         ]
-    keep = Layer(
+    select = Layer(
         attention=(
             Attend(query={"one": 1.0}, key={"last": 1.0}, value={"away": 1.0}, to={"asked": 1.0}),
             Attend(query={"position": place.shift(1)}, key={"position": 1.0}, value={"x": 1.0}, to={"next": 1.0}),
@@ -142,7 +142,7 @@ def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: floa
             "one": np.ones((seq, 1)),
         },
         marks=MARKS,
-        pre=(keep,),
+        pre=(select,),
         loop=(descent_loop(eta=eta),),
         post=(Layer(mlp=(put,)),),
         output={"out": 1.0},
@@ -152,13 +152,13 @@ def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: floa
 
 
 def descent_loop(*, eta: float) -> Layer:
-    """Lemma A.2 where the query's own token is the anchor: its residual is emptied, its prediction is not."""
-    empty = Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(EARLIER,))
-    return Layer(attention=(descent(eta=eta, to={"residual": 1.0, "prediction": 1.0}),), mlp=(empty,))
+    """Lemma A.2 with the query's token as the anchor: its residual is set to 0, its prediction is not."""
+    clear = Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(EARLIER,))
+    return Layer(attention=(descent(eta=eta, to={"residual": 1.0, "prediction": 1.0}),), mlp=(clear,))
 
 
 def sequence_positions(place: Rotations, seq: int, copies: int) -> dict[str, Float[Array, "seq _"]]:
-    """Rotations, for each copy whether it lies inside the sequence, and 1 for `earlier` and `one`."""
+    """Rotations; for each copy whether it lies inside the sequence; and 1 for `earlier` and `one`."""
     inside = (np.arange(seq)[:, None] > np.arange(copies)).astype(np.float64)
     ones = np.ones((seq, 1))
     return {"position": place.table(range(seq)), "inside": inside, "earlier": ones, "one": ones}

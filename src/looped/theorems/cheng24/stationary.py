@@ -1,8 +1,8 @@
 """cheng24, Section 4: stationary points of the in-context loss, found and then checked by autograd on samples.
 
-A point of the theorem's form has one number a matrix. The best such numbers are found on the sample itself; the
-gradient along all entries of all matrices is then measured on it, with its standard error. The sample is of covariates:
-over the labels, in which predictions are linear, the expectation is exact.
+A point of the theorem's form has one number per matrix. The best numbers are found on the sample itself; then the
+gradient along all entries of all matrices is measured on it, with its standard error. Only the covariates are sampled:
+predictions are linear in the labels, so the expectation over labels is exact.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from looped.functional.kernels import Kernel
 from looped.models.kernel_transformer import KernelTransformer, functional
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess
-from looped.theorems.check import Finding, Form, curve, theorem
+from looped.theorems.check import Finding, Form, bound_plot, theorem
+from looped.theorems.sampling import normal, seeded
 
 SHIFTS = (0.1, 0.3)
-"""How far B and C are moved off the point, relative to their size."""
-ERRORS = 3.0
-"""A gradient is told from zero when its norm is above this many standard errors."""
+"""How far B and C are moved away from the point, relative to their norms."""
+NUM_ERRORS = 3.0
+"""A gradient counts as nonzero if its norm is above this many standard errors."""
 PAIRS: tuple[tuple[Kernel, Kernel], ...] = (
     (kernels.exp, softmax),
     (kernels.relu, kernels.relu),
@@ -37,59 +38,70 @@ PAIRS: tuple[tuple[Kernel, Kernel], ...] = (
 """Label kernels K and attentions h."""
 
 
-class Survey(NamedTuple):
-    """Norms of gradients with their standard errors, (norm, error)."""
+class GradientNorm(NamedTuple):
+    """The norm of a gradient, and the norm of its standard error."""
 
-    point: tuple[float, float]
-    off: list[tuple[float, float]]
+    norm: float
+    error: float
+
+    def ratio(self, if_nan: float = 0.0) -> float:
+        """Norm over error, or `if_nan` where that is not a number."""
+        ratio = self.norm / self.error
+        return if_nan if math.isnan(ratio) else ratio
+
+
+class Survey(NamedTuple):
+    """The gradient at the point, and at points shifted away from it."""
+
+    point: GradientNorm
+    shifted: list[GradientNorm]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Landscape:
-    """The in-context loss of one architecture on one label distribution, over one fixed sample."""
+    """The in-context loss of an architecture on a distribution of prompts, over a fixed sample."""
 
     task: GaussianProcess
-    """What draws prompts."""
+    """The distribution of prompts."""
     kernel: Kernel
-    """h."""
+    """The attention h."""
     transform: bool
     """Whether A is free, as in Theorem 4.6, or 0, as in Theorem 4.5."""
     layers: int = 2
-    """k + 1 of the paper."""
+    """Number of layers, k + 1 in the paper."""
     n: int = 5
-    """Examples a prompt."""
+    """Examples in a prompt."""
     samples: int = 2000
-    """Draws of the covariates."""
+    """Number of prompts in the sample."""
     chunks: int = 20
-    """Parts of the sample whose gradients give a standard error."""
+    """Number of parts of the sample; their gradients give the standard error."""
 
     def prompts(self, seed: int) -> Prompt:
-        """The sample, with the covariance of its labels beside it."""
-        generator = torch.Generator().manual_seed(seed)
-        prompt = self.task.sample(batch=self.samples, n=self.n + 1, generator=generator).to(torch.float64)
+        """The sample, with the covariance of its labels in `truth`."""
+        prompt = self.task.sample(batch=self.samples, n=self.n + 1, generator=seeded(seed)).to(torch.float64)
         return replace(prompt, truth={"gram": self.task.gram(prompt.xs)})
 
     def model(self) -> KernelTransformer:
-        """The model; its own weights are never read."""
+        """The model; its initial weights are never read."""
         config = functional(
             d=self.task.d, loops=self.layers, layers=self.layers, kernel=self.kernel, transform=self.transform
         )
         return config.build().double()
 
     def weights(self, numbers: Tensor, through: Tensor) -> dict[str, Tensor]:
-        """A = a I, B = b through, C = through and r for the rows (r, b, a) of `numbers`, a column a layer."""
+        """r, A = a I, B = b through and C = through; the rows of `numbers` are (r, b, a), its columns the layers."""
         eye = torch.eye(self.task.d, dtype=torch.float64)
-        found = {
+        weights = {
             "heads.0.label": numbers[0],
             "heads.0.key": numbers[1][:, None, None] * through,
             "heads.0.query": through.expand(self.layers, -1, -1),
         }
-        return found | ({"heads.0.transform": numbers[2][:, None, None] * eye} if self.transform else {})
+        return weights | ({"heads.0.transform": numbers[2][:, None, None] * eye} if self.transform else {})
 
     def loss(self, model: KernelTransformer, weights: dict[str, Tensor], prompt: Prompt) -> Tensor:
         """E (prediction - y)^2 over the labels, averaged over the sample.
 
-        u'K u,  u = (c, -1), prediction = sum_i c_i y_i: c_i is the prediction where y_i = 1 is the only label
+        u'K u,  u = (c, -1),  prediction = sum_i c_i y_i: c_i is the prediction when y_i = 1 and all other labels are 0
         """
         batch, tokens, d = prompt.xs.shape
         xs = prompt.xs[:, None].expand(-1, self.n, -1, -1).reshape(-1, tokens, d)
@@ -99,52 +111,52 @@ class Landscape:
         return torch.einsum("bi,bij,bj->b", u, prompt.truth["gram"], u).mean()
 
     def best(self, model: KernelTransformer, prompt: Prompt, through: Tensor) -> Tensor:
-        """The numbers of least loss, by L-BFGS on a tenth of the sample and then, whitened by its Hessian, on all."""
+        """The numbers of least loss, by L-BFGS on a tenth of the sample, then on all of it, whitened by the Hessian."""
         few = prompt.rows(slice(self.samples // 10))
         start = torch.tensor([-0.5 / self.n, 0.5, 0.01], dtype=torch.float64)[: 3 if self.transform else 2]
-        # unequal layers, since equal ones may be a saddle: two steps of unequal length can do better
+        # start from unequal layers: equal ones may be a saddle, since two steps of unequal length can do better
         start = start[:, None] * torch.linspace(0.6, 1.4, self.layers, dtype=torch.float64)
 
-        def on(sample: Prompt):
-            return lambda values: self.loss(model, self.weights(values, through), sample)
+        def loss_on(sample: Prompt):
+            return lambda numbers: self.loss(model, self.weights(numbers, through), sample)
 
-        near = _minimise(on(few), start, iterations=50)
-        values, vectors = torch.linalg.eigh(torch.as_tensor(hessian(on(few), near)).reshape(near.numel(), -1))
-        # an eigenvalue is 0 where h is homogeneous: there only r b counts
-        scale = vectors / values.abs().clamp_min(1e-3 * float(values.max())).sqrt()
+        near = _minimise(loss_on(few), start, iterations=50)
+        values, vectors = torch.linalg.eigh(torch.as_tensor(hessian(loss_on(few), near)).reshape(near.numel(), -1))
+        # where h is homogeneous an eigenvalue is 0, because only the product r b matters
+        whitening = vectors / values.abs().clamp_min(1e-3 * float(values.max())).sqrt()
 
         def whitened(steps: Tensor) -> Tensor:
-            return on(prompt)(near + (scale @ steps).reshape(near.shape))
+            return loss_on(prompt)(near + (whitening @ steps).reshape(near.shape))
 
         steps = _minimise(whitened, torch.zeros(near.numel(), dtype=torch.float64), iterations=10)
-        return near + (scale @ steps).reshape(near.shape)
+        return near + (whitening @ steps).reshape(near.shape)
 
-    def gradient(self, model: KernelTransformer, prompt: Prompt, weights: dict[str, Tensor]) -> tuple[float, float]:
-        """The norm of the gradient along all entries, and the norm of its standard error."""
-        each, size = [], self.samples // self.chunks
+    def gradient(self, model: KernelTransformer, prompt: Prompt, weights: dict[str, Tensor]) -> GradientNorm:
+        """The gradient along all entries of all matrices."""
+        rows, size = [], self.samples // self.chunks
         for k in range(self.chunks):
             part = prompt.rows(slice(k * size, (k + 1) * size))
             slopes = grad(lambda values, part=part: self.loss(model, values, part))(weights)
-            each.append(torch.cat([slope.flatten() for slope in slopes.values()]))
-        gradients = torch.stack(each)
-        spread = gradients.std(0) / self.chunks**0.5
-        return float(gradients.mean(0).norm()), float(spread.norm())
+            rows.append(torch.cat([slope.flatten() for slope in slopes.values()]))
+        gradients = torch.stack(rows)
+        error = gradients.std(0) / self.chunks**0.5
+        return GradientNorm(float(gradients.mean(0).norm()), float(error.norm()))
 
     def shifted(self, weights: dict[str, Tensor], shift: float) -> dict[str, Tensor]:
         """The same weights with B and C moved in a random direction."""
-        generator, moved = torch.Generator().manual_seed(1), dict(weights)
+        generator, moved = seeded(1), dict(weights)
         for name in ("heads.0.key", "heads.0.query"):
-            noise = torch.randn(weights[name].shape, dtype=torch.float64, generator=generator)
+            noise = normal(*weights[name].shape, generator=generator)
             sizes = weights[name].norm(dim=(1, 2), keepdim=True) / noise.norm(dim=(1, 2), keepdim=True)
             moved[name] = weights[name] + shift * sizes * noise
         return moved
 
     def survey(self, seed: int, shifts: tuple[float, ...] = SHIFTS) -> Survey:
-        """The gradient at the best point of the theorem's form, and at points off it."""
+        """The gradient at the best point of the theorem's form, and at points shifted away from it."""
         model, prompt, through = self.model(), self.prompts(seed), torch.linalg.inv(self.task.root)
         point = self.weights(self.best(model, prompt, through), through)
-        off = [self.gradient(model, prompt, self.shifted(point, shift)) for shift in shifts]
-        return Survey(self.gradient(model, prompt, point), off)
+        shifted = [self.gradient(model, prompt, self.shifted(point, shift)) for shift in shifts]
+        return Survey(self.gradient(model, prompt, point), shifted)
 
 
 def _minimise(loss: Callable[[Tensor], Tensor], start: Tensor, *, iterations: int) -> Tensor:
@@ -161,44 +173,38 @@ def _minimise(loss: Callable[[Tensor], Tensor], start: Tensor, *, iterations: in
     return point.detach()
 
 
-def _ratio(found: tuple[float, float], unknown: float = 0.0) -> float:
-    """Norm over error, or `unknown` where it is not a number."""
-    ratio = found[0] / found[1]
-    return unknown if math.isnan(ratio) else ratio
-
-
 def stationary(*, transform: bool) -> Iterator[Finding]:
-    """The gradient at the point against its standard error, then the same off the point, which shows the power."""
-    lands = [
+    """The gradient at the point against its standard error; then away from the point, to show the test's power."""
+    landscapes = [
         Landscape(task=GaussianProcess(kernel=label), kernel=kernel, transform=transform) for label, kernel in PAIRS
     ]
-    surveys = [land.survey(seed) for seed, land in enumerate(lands)]
+    surveys = [landscape.survey(seed) for seed, landscape in enumerate(landscapes)]
     names = ", ".join(f"({label.__name__}, {kernel.__name__})" for label, kernel in PAIRS)
-    land = lands[0]
+    first = landscapes[0]
     setting = (
-        f"(K, h) = {names}; d=5, n={land.n}, {land.layers} layers, D = (1, 1, .25, 2.25, 1), {land.samples} prompts "
-        f"each (seeds 0-{len(lands) - 1}), standard error of {land.chunks} parts"
+        f"(K, h) = {names}; d=5, n={first.n}, {first.layers} layers, D = (1, 1, .25, 2.25, 1), {first.samples} prompts "
+        f"each (seeds 0-{len(landscapes) - 1}), standard error from {first.chunks} parts"
     )
-    shown = "; ".join(
-        f"{norm:.3g} +- {error:.2g}, {off[0][0]:.3g} at {SHIFTS[0]:.0%} off" for (norm, error), off in surveys
+    norms = "; ".join(
+        f"{point.norm:.3g} +- {point.error:.2g}, {shifted[0].norm:.3g} when moved by {SHIFTS[0]:.0%}"
+        for point, shifted in surveys
     )
-    at = max(surveys, key=lambda one: _ratio(one.point, math.inf))
-    norms, limits = zip(*((norm, ERRORS * error) for norm, error in [at.point, *at.off]), strict=True)
-    plot = curve("relative shift of B and C", [0.0, *SHIFTS], "gradient norm", norms, limits)
+    worst = max(surveys, key=lambda survey: survey.point.ratio(math.inf))
+    measured, limits = zip(*((norm, NUM_ERRORS * error) for norm, error in [worst.point, *worst.shifted]), strict=True)
+    plot = bound_plot("relative shift of B and C", [0.0, *SHIFTS], "gradient norm", measured, limits)
     yield Finding(
-        measured=at.point[0],
-        bound=ERRORS * at.point[1],
+        measured=worst.point.norm,
+        bound=NUM_ERRORS * worst.point.error,
         tolerance=True,
-        instance=f"{setting}; gradient norms {shown}; the bound is {ERRORS:g} standard errors",
+        instance=f"{setting}; gradient norms {norms}; the bound is {NUM_ERRORS:g} standard errors",
         plot=plot,
     )
-    seen = [max(one.off, key=_ratio) for one in surveys]
-    norm, error = min(seen, key=_ratio)
+    norm, error = min((max(survey.shifted, key=GradientNorm.ratio) for survey in surveys), key=GradientNorm.ratio)
     yield Finding(
         measured=norm,
-        bound=ERRORS * error,
+        bound=NUM_ERRORS * error,
         at_least=True,
-        statement="Control: with B and C moved off the point the same measurement tells the gradient from 0.",
+        statement="Control: with B and C moved away from the point, the same measurement finds a gradient above 0.",
         instance=f"{setting}; moved by 10 or 30%, whichever shows it best, for the pair that shows it least",
         plot=plot,
     )
@@ -206,17 +212,16 @@ def stationary(*, transform: bool) -> Iterator[Finding]:
 
 @theorem("cheng24.thm4.5", "With A = 0, some r and B = b Sigma^-1/2, C = c Sigma^-1/2 are a stationary point.")
 def thm4_5() -> Iterator[Finding]:
-    """At the point, off it, and at the best point when labels come from K(x, x), as Appendix H.1 has them."""
+    """At the point, away from it, and at the best point for labels from K(x, x), as in Appendix H.1."""
     yield from stationary(transform=False)
     forms: list[tuple[Form, bool]] = [("as printed", False), ("as corrected", True)]
     for form, whiten in forms:
         task = GaussianProcess(kernel=kernels.relu, whiten=whiten)
-        land = Landscape(task=task, kernel=kernels.relu, transform=False)
-        norm, error = land.survey(5, ()).point
+        norm, error = Landscape(task=task, kernel=kernels.relu, transform=False).survey(5, ()).point
         where = "Sigma^-1/2 x (Example 7)" if whiten else "x (Definition 3.3, Appendix H.1)"
         yield Finding(
             measured=norm,
-            bound=ERRORS * error,
+            bound=NUM_ERRORS * error,
             tolerance=True,
             form=form,
             statement=f"The same with labels from the Gaussian process of K at {where}.",

@@ -1,4 +1,4 @@
-"""What the theorems on stationary points stand on: Lemmas A.1 and G.3, Example 8, Eq. (58)."""
+"""The groundwork of the theorems on stationary points: Lemmas A.1 and G.3, Example 8, Eq. (58)."""
 
 from __future__ import annotations
 
@@ -15,52 +15,42 @@ from looped.models.kernel_transformer import Head, KernelTransformerConfig, func
 from looped.models.patterns import FactoredScores, FullValue
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess
-from looped.theorems.check import Finding, Form, curve, theorem
-from looped.theorems.cheng24.instances import any_labels, normal, seeded
+from looped.theorems.check import EXACT, Finding, Form, bound_plot, exact, relative_difference, theorem
+from looped.theorems.cheng24.kernel_prompts import normal_prompts
+from looped.theorems.sampling import normal, seeded
 
-EXACT = 1e-10
-"""Largest relative difference of two float64 computations of one number."""
 ATTENTIONS = (kernels.linear, kernels.relu, kernels.exp, softmax)
 
 
 @theorem("cheng24.lemA.1", "E (TF + y)^2 = E Tr((I - M) Y'Y (I - M)), Y the labels after a run that sees y_{n+1}.")
 def lemA_1() -> Iterator[Finding]:
-    """Random weights, every attention, V = diag(A, r) and, beyond the lemma, any V; the proof ends with Tr squared."""
+    """Random weights, every attention, V = diag(A, r) and, beyond the lemma, any V; the proof prints Tr squared."""
     layers, n, d = 3, 7, 4
-    prompt = any_labels(200, n, d, 6)
+    prompt = normal_prompts(200, n, d, 6)
     names, gaps, printed = [], [], []
     for kernel in ATTENTIONS:
         config = functional(d=d, loops=layers, layers=layers, kernel=kernel, init_std=0.2)
-        whole = replace(config, heads=(Head(kernel=kernel, value=FullValue(), scores=FactoredScores()),))
-        for name, one in ((kernel.__name__, config), (f"{kernel.__name__} with any V", whole)):
-            hidden, seen = both_runs(one, prompt)
+        full = replace(config, heads=(Head(kernel=kernel, value=FullValue(), scores=FactoredScores()),))
+        for name, variant in ((kernel.__name__, config), (f"{kernel.__name__} with any V", full)):
+            hidden, seen = both_runs(variant, prompt)
             loss, trace = hidden.square().mean(), seen.square().mean()
             names.append(name)
             gaps.append(max(float((hidden - seen).abs().max() / loss.sqrt()), float((loss - trace).abs() / loss)))
             printed.append(float((loss - seen.square().square().mean()).abs() / loss))
     setting = f"d={d}, n={n}, {layers} layers of random weights, 200 prompts (seed 6): {', '.join(names)}"
-    yield Finding(
-        measured=max(gaps),
-        bound=EXACT,
-        tolerance=True,
-        instance=f"{setting}; largest relative difference, prompt by prompt and in the mean",
-        plot=curve("case", range(1, len(gaps) + 1), "relative difference", gaps, EXACT),
-    )
-    yield Finding(
-        measured=max(printed),
-        bound=EXACT,
-        tolerance=True,
+    yield exact(gaps, instance=f"{setting}; largest relative difference, prompt by prompt and in the mean")
+    yield exact(
+        printed,
         form="as printed",
         statement="The last line of the proof: E (TF + y)^2 = E (Tr((I - M) Y'Y (I - M)))^2.",
         instance=setting,
-        plot=curve("case", range(1, len(gaps) + 1), "relative difference", printed, EXACT),
     )
 
 
 def both_runs(
     config: KernelTransformerConfig, prompt: Prompt
 ) -> tuple[Float[Tensor, " batch"], Float[Tensor, " batch"]]:
-    """TF + y with y hidden, and the query's label after a run that sees it."""
+    """TF + y with the query's label hidden, and that label after a run that sees it."""
     hidden, seeing = config.build().double(), replace(config, hide_label=False).build().double()
     seeing.load_state_dict(hidden.state_dict())
     return prompt.ys[:, -1] - hidden.predict(prompt)[:, 0], -seeing.predict(prompt)[:, 0]
@@ -71,12 +61,12 @@ def both_runs(
     "The unit g of steepest descent of sum_i (y_i - f(x_i))^2 is sum_i e_i K(., x_i) / sqrt(e'K e), e = y - f(X).",
 )
 def lemG_3() -> Iterator[Finding]:
-    """Its norm, printed without the root; and its slope against unit directions near it, in its span and out of it."""
+    """Its norm, printed without the root; its slope against other unit directions, in the examples' span and out."""
     batch, n, d = 50, 8, 4
     generator = seeded(7)
-    prompt = any_labels(batch, n, d, 7)
-    # functions are sums over the examples and as many other points, so directions may leave the examples' span
-    points = torch.cat([prompt.xs[:, :-1], any_labels(batch, n - 1, d, 8).xs], 1)
+    prompt = normal_prompts(batch, n, d, 7)
+    # functions are sums over the examples and as many other points, so directions can leave the examples' span
+    points = torch.cat([prompt.xs[:, :-1], normal_prompts(batch, n - 1, d, 8).xs], 1)
     gram = kernels.exp(points, points)
     errors = prompt.ys[:, :-1] - normal(batch, n, generator=generator)
     energy = torch.einsum("bi,bij,bj->b", errors, gram[:, :n, :n], errors)
@@ -104,8 +94,8 @@ def lemG_3() -> Iterator[Finding]:
         bound=EXACT,
         tolerance=True,
         form="as corrected",
-        instance=f"{setting}, 100 unit directions each at 5 distances: | |g| - 1 |, or what another direction gains",
-        plot=curve("distance", sizes, "slope above the steepest", [-gain for gain in gains], EXACT, log_x=True),
+        instance=f"{setting}, 100 unit directions each at 5 distances: | |g| - 1 |, or how much steeper another is",
+        plot=bound_plot("distance", sizes, "slope above the steepest", [-gain for gain in gains], EXACT, log_x=True),
     )
 
 
@@ -122,7 +112,7 @@ def _slope(weights: Tensor, errors: Tensor, gram: Tensor) -> Tensor:
     "cheng24.ex8", "Labels <theta_2, relu(theta_1 x)> have a covariance K(X) with K(Sigma^1/2 U Sigma^-1/2 X) = K(X)."
 )
 def ex8() -> Iterator[Finding]:
-    """K from random networks against its closed form; then the invariance, which needs Sigma = I or x whitened."""
+    """K from random networks against its closed form; then the invariance, which needs Sigma = I or whitened x."""
     hidden, points, d, networks = 6, 4, 5, 60000
     generator = seeded(9)
     xs = normal(points, d, generator=generator)
@@ -136,7 +126,8 @@ def ex8() -> Iterator[Finding]:
         bound=4.0,
         tolerance=True,
         statement="E y_i y_j = m E relu<g, x_i> relu<g, x_j> = (m / 2) arc-cosine kernel of x_i, x_j, g ~ N(0, I).",
-        instance=f"d={d}, m={hidden}, {points} points, {networks} networks (seed 9): largest deviation in its errors",
+        instance=f"d={d}, m={hidden}, {points} points, {networks} networks (seed 9): largest deviation in "
+        "standard errors",
     )
     root = GaussianProcess().root
     whiten = torch.linalg.inv(root)
@@ -148,16 +139,14 @@ def ex8() -> Iterator[Finding]:
         ("as corrected", whiten, "The network reads Sigma^-1/2 x (or Sigma = I, which is all that App. I.1 shows)."),
     ]
     for form, through, statement in cases:
-        before, after = (kernels.arc_cosine(one @ through, one @ through) for one in (covariates, turned))
+        before, after = (kernels.arc_cosine(xs @ through, xs @ through) for xs in (covariates, turned))
         change = (after - before).abs().amax((1, 2)) / before.abs().amax((1, 2))
-        yield Finding(
-            measured=float(change.max()),
-            bound=EXACT,
-            tolerance=True,
+        yield exact(
+            change,
+            x_label="turn",
             form=form,
             statement=f"K(Sigma^1/2 U Sigma^-1/2 X) = K(X). {statement}",
             instance="d=5, D = (1, 1, .25, 2.25, 1), 8 points, 200 turns U (seed 9); largest relative change",
-            plot=curve("turn", range(1, 201), "relative change", change, EXACT),
         )
 
 
@@ -166,16 +155,16 @@ def ex8() -> Iterator[Finding]:
     "With V = diag(A, r), Y_{l+1} = Y_0 prod_{i<=l} (I + r_i M h(B_i X_i, C_i X_i)), X_i as transformed.",
 )
 def eq58() -> Iterator[Finding]:
-    """The product against the states of the model; printed with X_0 in place of X_i, as Eq. (72)."""
+    """The product against the states of the model; Eq. (58) prints X_0 in place of X_i, as does Eq. (72)."""
     layers, n, d = 3, 6, 4
-    prompt = any_labels(50, n, d, 10)
+    prompt = normal_prompts(50, n, d, 10)
     mask = torch.diag(torch.cat([torch.ones(n), torch.zeros(1)])).double()
-    found: dict[Form, list[float]] = {"as printed": [], "as corrected": []}
+    errors: dict[Form, list[float]] = {"as printed": [], "as corrected": []}
     for kernel in ATTENTIONS[:3]:
         model = functional(d=d, loops=layers, layers=layers, kernel=kernel, init_std=0.3).build().double()
         states = [model.embed(prompt).rows, *model.states(prompt)]
         weights = {name: value.detach() for name, value in model.heads[0].named_parameters()}
-        for form in found:
+        for form in errors:
             product = torch.eye(n + 1, dtype=torch.float64)
             for layer in range(layers):
                 xs = states[layer if form == "as corrected" else 0][..., :d]
@@ -183,14 +172,11 @@ def eq58() -> Iterator[Finding]:
                 scores = kernel(keys, queries)
                 product = product @ (torch.eye(n + 1) + weights["label"][layer] * mask @ scores)
             labels = torch.einsum("bi,bij->bj", states[0][..., d], product)
-            found[form].append(float((labels - states[-1][..., d]).abs().max() / states[-1][..., d].abs().max()))
-    for form, errors in found.items():
-        yield Finding(
-            measured=max(errors),
-            bound=EXACT,
-            tolerance=True,
+            errors[form].append(relative_difference(labels, states[-1][..., d]))
+    for form, differences in errors.items():
+        yield exact(
+            differences,
             form=form,
             statement="The same with X_0 in place of X_i." if form == "as printed" else "",
             instance=f"d={d}, n={n}, {layers} layers of random weights, 50 prompts (seed 10), linear, relu and exp",
-            plot=curve("case", range(1, 4), "relative difference", errors, EXACT),
         )

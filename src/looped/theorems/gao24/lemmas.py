@@ -1,4 +1,4 @@
-"""gao24, Lemmas A.1 to A.5: positions, and what one layer can do."""
+"""gao24, Lemmas A.1 to A.5: positions, and what a single layer can do."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from scipy.special import softmax
 
 from looped.constructions.compiler import Limits
-from looped.constructions.positions import quasi_orthogonal, rotations, smallest_gap
-from looped.theorems.check import Finding, Plot, theorem
-from looped.theorems.gao24 import instances as cases
-from looped.theorems.gao24.instances import Array, relative
-from looped.theorems.gao24.limit import TEMPERATURES, about, curve, in_the_limit
+from looped.constructions.position_vectors import quasi_orthogonal, rotations, smallest_gap
+from looped.theorems.check import Finding, Form, Plot, relative_difference, theorem
+from looped.theorems.gao24 import cases
+from looped.theorems.gao24.cases import Array
+from looped.theorems.gao24.limit import TEMPERATURES, describe, in_the_limit, temperature_plot
 
 
 @theorem("gao24.lemA.1", "N vectors with <p_i, p_i> > <p_i, p_j> + eps for all i, j exist in O(log N) dimensions.")
 def lemma_a1() -> Iterator[Finding]:
-    """Random signs, and rotations, which also have a linear shift."""
+    """Random signs and rotations; rotations also have a linear shift."""
     counts = [16, 64, 256, 1024]
     signs, turns = [quasi_orthogonal(n) for n in counts], [rotations(n) for n in counts]
     gaps = [min(smallest_gap(p), smallest_gap(r.table(range(n)))) for n, p, r in zip(counts, signs, turns, strict=True)]
@@ -27,78 +27,80 @@ def lemma_a1() -> Iterator[Finding]:
     plot = Plot(x_label="N", y_label="dimensions", x=counts, lines={**dims, "16 ln N": bound}, log_x=True, log_y=False)
     sizes = f"random signs and rotations of unit length, N = {', '.join(map(str, counts))}"
     yield Finding(measured=min(gaps), bound=0.5 - 1e-12, at_least=True, instance=f"least gap; {sizes}", plot=plot)
-    share = max(d / b for line in dims.values() for d, b in zip(line, bound, strict=True))
-    yield Finding(measured=16 * share, bound=16.0, instance=f"dimensions / ln N at eps = 1/2; {sizes}")
-    steps = np.abs(turns[-1].shift(-3) @ turns[-1].table(range(3, 1024)).T - turns[-1].table(range(1021)).T).max()
+    ratio = max(d / b for line in dims.values() for d, b in zip(line, bound, strict=True))
+    yield Finding(measured=16 * ratio, bound=16.0, instance=f"dimensions / ln N at eps = 1/2; {sizes}")
+    error = np.abs(turns[-1].shift(-3) @ turns[-1].table(range(3, 1024)).T - turns[-1].table(range(1021)).T).max()
     statement = "Rotations have a shift p_t -> p_{t-i} that is a matrix."
-    yield Finding(measured=float(steps), bound=1e-12, tolerance=True, instance="i = 3, N = 1024", statement=statement)
+    yield Finding(measured=float(error), bound=1e-12, tolerance=True, instance="i = 3, N = 1024", statement=statement)
 
 
 @theorem("gao24.lemA.2", "A layer of two heads takes one gradient step: A <- A - eta/N sum_j (A x_j - y_j) x_j'.")
 def lemma_a2() -> Iterator[Finding]:
-    """Twenty steps, at all examples and at the query."""
-    yield from in_the_limit(list(cases.lemma_a2()), 1e-7)
+    """Twenty steps, compared at all examples and at the query."""
+    yield from in_the_limit(cases.lemma_a2(), 1e-7)
 
 
 @theorem("gao24.lemA.3", "A layer of q heads copies the previous q tokens to the present one.")
 def lemma_a3() -> Iterator[Finding]:
-    """Sharper scores err exponentially less."""
-    found, scales = list(cases.lemma_a3()), [5.0 * 2**step for step in range(6)]
-    errors = [max(case.error(Limits(sharpness=scale)) for case in found) for scale in scales]
-    lines = {"measured": errors, "seq exp(-sharpness / 2)": [120 * math.exp(-scale / 2) for scale in scales]}
-    plot = Plot(x_label="sharpness", y_label="relative error", x=scales, lines=lines, log_x=True)
-    yield Finding(measured=min(errors), bound=1e-10, tolerance=True, instance=about(found), plot=plot)
+    """The error falls exponentially with the sharpness of the scores."""
+    tasks, sharpness = list(cases.lemma_a3()), [5.0 * 2**step for step in range(6)]
+    errors = [max(case.error(Limits(sharpness=value)) for case in tasks) for value in sharpness]
+    lines = {"measured": errors, "seq exp(-sharpness / 2)": [120 * math.exp(-value / 2) for value in sharpness]}
+    plot = Plot(x_label="sharpness", y_label="relative error", x=sharpness, lines=lines, log_x=True)
+    yield Finding(measured=min(errors), bound=1e-10, tolerance=True, instance=describe(tasks), plot=plot)
 
 
 @theorem("gao24.lemA.4", "A layer of two heads takes one Newton step: M <- 2 M - M S M, at every M x_i.")
 def lemma_a4() -> Iterator[Finding]:
     """Fifteen steps from M_0 = alpha S."""
-    yield from in_the_limit(list(cases.lemma_a4(10)), 1e-6, "condition number 10")
-    yield from in_the_limit(list(cases.lemma_a4(1000)), 1e-4, "condition number 1,000", slopes=False)
+    yield from in_the_limit(cases.lemma_a4(10), 1e-6, "condition number 10")
+    yield from in_the_limit(cases.lemma_a4(1000), 1e-4, "condition number 1,000", slopes=False)
 
 
 @theorem("gao24.lemA.5", "A causal layer of two heads takes a gradient step at every x_i, on the pairs before it.")
 def lemma_a5() -> Iterator[Finding]:
-    """Twenty steps from random weights, then the two misprints."""
-    found = list(cases.lemma_a5())
-    yield from in_the_limit(found, 1e-7)
-    case = found[1]
+    """Twenty steps from random weights; then the two misprints."""
+    tasks = list(cases.lemma_a5())
+    yield from in_the_limit(tasks, 1e-7)
+    case = tasks[1]
     answers = case.answers(Limits(temperature=1e-5), loops=1)
     d, eta = 5, cases.prefix_rate(case.tokens[:, ::2, :5])
     xs, ys, w = case.tokens[:, ::2, :d], case.tokens[:, 1::2, d], case.tokens[:, ::2, 2 * d + 1 :]
     before = np.tril(np.ones((xs.shape[1], xs.shape[1])), -1)
-    own = ((w * xs).sum(-1) - ys)[:, None, :] * before
-    printed = w - eta / np.maximum(before.sum(-1), 1)[:, None] * (own @ xs)
-    instance, step = "d = 5, n = 20, c = 1e-5, one step from random w^i", "w^j <- w^j - eta/(j-1) sum_{h<j} "
-    fields = {"bound": 1e-7, "tolerance": True, "instance": instance}
-    yield Finding(
-        measured=relative(answers, printed), form="as printed", statement=step + "(<w^h, x_h> - y_h) x_h", **fields
-    )
-    right = cases.decoder_weights(xs, ys, w, eta=eta, steps=1)
-    yield Finding(
-        measured=relative(answers, right), form="as corrected", statement=step + "(<w^j, x_h> - y_h) x_h", **fields
-    )
+    residual = ((w * xs).sum(-1) - ys)[:, None, :] * before
+    printed = w - eta / np.maximum(before.sum(-1), 1)[:, None] * (residual @ xs)
+    corrected = cases.decoder_weights(xs, ys, w, eta=eta, steps=1)
+    forms: list[tuple[Form, Array, str]] = [("as printed", printed, "h"), ("as corrected", corrected, "j")]
+    for form, expected, index in forms:
+        yield Finding(
+            measured=relative_difference(answers, expected),
+            bound=1e-7,
+            tolerance=True,
+            form=form,
+            statement=f"w^j <- w^j - eta/(j-1) sum_{{h<j}} (<w^{index}, x_h> - y_h) x_h",
+            instance="d = 5, n = 20, c = 1e-5, one step from random w^i",
+        )
     gradient = (np.einsum("bid,bjd->bij", w, xs) - ys[:, None]) * before @ xs
-    errors = [relative(printed_heads(xs, ys, w, c)[:, 1:], gradient[:, 1:]) for c in TEMPERATURES]
+    errors = [relative_difference(printed_heads(xs, ys, w, c)[:, 1:], gradient[:, 1:]) for c in TEMPERATURES]
     yield Finding(
         measured=min(errors),
         bound=1e-7,
         tolerance=True,
         form="as printed",
-        statement="The printed heads give sum_{j<i} (<w, x_j> - y_j) x_j; but they read x_i too: + x_i / c.",
+        statement="The printed heads give sum_{j<i} (<w, x_j> - y_j) x_j. (They also read x_i, which adds x_i / c.)",
         instance="d = 5, n = 20, best c",
-        plot=curve({"measured": errors}),
+        plot=temperature_plot({"measured": errors}),
     )
 
 
 def printed_heads(xs: Array, ys: Array, w: Array, c: float, anchor: float = 30.0) -> Array:
-    """Both heads of Lemma A.5 exactly as printed, at the x tokens."""
-    one, first = np.ones((*ys.shape, 1)), np.zeros((*ys.shape, 1))
+    """The output of the two heads of Lemma A.5 at the x tokens, exactly as printed."""
+    ones, first = np.ones((*ys.shape, 1)), np.zeros((*ys.shape, 1))
     first[:, 0] = 1.0
-    zero, none = 0.0 * xs, 0.0 * one
+    zero, none = 0.0 * xs, 0.0 * ones
     heads = (  # (at x tokens, at y tokens) of query, key and value; the anchors are y_1 and x_1
-        (((w, one), (zero, one)), ((c * xs, none), (zero, anchor * first)), ((xs,), (zero,))),
-        (((one, one), (none, none)), ((none, anchor * first), (c * ys[..., None], none)), ((zero,), (-xs,))),
+        (((w, ones), (zero, ones)), ((c * xs, none), (zero, anchor * first)), ((xs,), (zero,))),
+        (((ones, ones), (none, none)), ((none, anchor * first), (c * ys[..., None], none)), ((zero,), (-xs,))),
     )
     out = 0.0
     for head in heads:

@@ -8,43 +8,42 @@ import numpy as np
 
 from looped.constructions import gao24
 from looped.constructions.compiler import Limits
-from looped.theorems.check import Finding, theorem
-from looped.theorems.gao24 import instances as cases
-from looped.theorems.gao24.instances import SLOPE, Case
+from looped.theorems.check import Finding, Form, theorem
+from looped.theorems.gao24 import cases
+from looped.theorems.gao24.cases import SLOPE, Case
 from looped.theorems.gao24.limit import in_the_limit
 
 
 @theorem("gao24.thm3.1", "Pre of L+1 layers, loop and post of 1 give A_T Phi(x_test), A_T by gradient descent.")
 def theorem_31() -> Iterator[Finding]:
-    """A leaky-ReLU Phi of one to three layers."""
-    yield from in_the_limit(list(cases.theorem_31()), 1e-5)
+    """A leaky-ReLU Phi of one, two and three layers."""
+    yield from in_the_limit(cases.theorem_31(), 1e-5)
 
 
 @theorem("gao24.thm3.2", "Pre of L+2 layers, loop and post of 1 predict x_{N+1} of AR(q) with representation.")
 def theorem_32() -> Iterator[Finding]:
-    """Orders one to three."""
-    yield from in_the_limit(list(cases.theorem_32()), 1e-5)
+    """Orders one, two and three."""
+    yield from in_the_limit(cases.theorem_32(), 1e-5)
 
 
 @theorem("gao24.thm3.3", "Pre of 7 layers (1 is enough), loop and post of 1 find the next state of a chain of thought.")
 def theorem_33() -> Iterator[Finding]:
-    """Every place in the chain; then the labels as printed against the labels through the inverse activation."""
-    yield from in_the_limit(list(cases.theorem_33()), 1e-5, "every place in the chain")
+    """Every place in the chain; then the printed labels against labels through the inverse activation."""
+    yield from in_the_limit(cases.theorem_33(), 1e-5, "every place in the chain")
     d, length, n, loops = 3, 2, 40, 400
     states = cases.chains(d, length, n, np.random.default_rng(5))
-    eta, truth = cases.rate(states[:, :-1, 0]), states[:, -1:, 1]
+    eta, truth = cases.safe_rate(states[:, :-1, 0]), states[:, -1:, 1]
     tokens = states.reshape(len(states), -1, d)[:, : n * (length + 1) + 1]
-    labels = {"as printed": "s^{l+1} itself", "as corrected": "the inverse activation of s^{l+1}"}
+    labels: dict[Form, str] = {"as printed": "s^{l+1} itself", "as corrected": "the inverse activation of s^{l+1}"}
     for form, label in labels.items():
         program = gao24.theorem_33(
             d=d, steps=length, num_examples=n, eta=eta, slope=SLOPE, invert=form == "as corrected"
         )
-        found = Case(program, tokens, loops, truth).error(Limits(temperature=1e-3))
         yield Finding(
-            measured=found,
+            measured=Case(program, tokens, loops, truth).error(Limits(temperature=1e-3)),
             bound=1e-5,
             tolerance=True,
-            form=form,  # pyright: ignore[reportArgumentType]
+            form=form,
             statement=f"Gradient descent with {label} for labels finds the true next state.",
             instance=f"d = {d}, N = {n}, {loops} loops, c = 1e-3",
         )
@@ -52,20 +51,21 @@ def theorem_33() -> Iterator[Finding]:
 
 @theorem("gao24.thm4.1", "Pre and loop of 1 layer, post of 2 give x_test' M_T X'y, M_T by Newton's method.")
 def theorem_41() -> Iterator[Finding]:
-    """Fifteen steps at two condition numbers, then alpha at the end of its printed range."""
-    yield from in_the_limit(list(cases.theorem_41(10)), 1e-6, "condition number 10")
-    yield from in_the_limit(list(cases.theorem_41(1000)), 1e-4, "condition number 1,000", slopes=False)
+    """Fifteen steps at two condition numbers; then alpha at the end of its printed range."""
+    yield from in_the_limit(cases.theorem_41(10), 1e-6, "condition number 10")
+    yield from in_the_limit(cases.theorem_41(1000), 1e-4, "condition number 1,000", slopes=False)
     xs = cases.inputs(10, (20, 5), np.random.default_rng(3))
     s = xs.swapaxes(1, 2) @ xs
     inverse = xs @ np.linalg.inv(s)
-    for form, alpha in (("as printed", 2.0), ("as corrected", 1.99)):
+    alphas: dict[Form, float] = {"as printed": 2.0, "as corrected": 1.99}
+    for form, alpha in alphas.items():
         tokens = gao24.lemma_a4_tokens(xs, alpha * s)
         case = Case(gao24.lemma_a4(d=5, num_examples=20), tokens, 15, inverse, slice(0, -2, 2))
         yield Finding(
             measured=case.error(Limits(temperature=1e-4)),
             bound=1e-6,
             tolerance=True,
-            form=form,  # pyright: ignore[reportArgumentType]
+            form=form,
             statement=f"Newton's method from M_0 = alpha S reaches the inverse of S, alpha = {alpha}/|S|^2.",
             instance="d = 5, N = 20, condition number 10, 15 steps, c = 1e-4",
         )
@@ -73,5 +73,5 @@ def theorem_41() -> Iterator[Finding]:
 
 @theorem("gao24.thm4.2", "A decoder gives <w_T^i, x_i> at every x_i, w^i by gradient descent on the pairs before it.")
 def theorem_42() -> Iterator[Finding]:
-    """Post of one layer, where the paper has two."""
-    yield from in_the_limit(list(cases.theorem_42()), 1e-5)
+    """Post has one layer; the paper's has two."""
+    yield from in_the_limit(cases.theorem_42(), 1e-5)

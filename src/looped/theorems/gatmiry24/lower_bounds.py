@@ -1,7 +1,7 @@
 """What no weights can do: Lemma 3 (polynomials), Lemma 1 (scalings), Theorem 1 (depth).
 
-A lower bound is checked from both sides: weights are made as good as can be found, by closed form, by search and by
-training, beside random ones; and for each the worst scaling is searched. Reported is the best of these worst cases.
+A lower bound is checked from both sides. The weights are the best that closed form, search and training give, beside
+random ones. For each of them the worst scaling is searched. The smallest of these worst errors is reported.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from looped.functional import kernels
 from looped.functional.polynomials import chebyshev_roots, extremal_size
-from looped.theorems.check import Finding, Plot, theorem, worst
-from looped.theorems.gatmiry24.instances import normal, seeded
-from looped.theorems.gatmiry24.weight_sets import best_unrestricted, fit, relative_errors, restricted_sets, scaled
+from looped.theorems.check import Finding, Form, bound_plot, bounded, theorem
+from looped.theorems.gatmiry24.weight_sets import best_unrestricted, restricted_errors
+from looped.theorems.sampling import normal, seeded, uniform
 
 RATIOS = [36.0, 144.0, 900.0]
 """lambda_max / lambda_min, the squares of 6k for k = 1, 2, 5."""
-POINTS = 2001
+DEGREES = [math.sqrt(ratio) / 6 for ratio in RATIOS]
+GRID = 2001
+"""Number of points at which a polynomial is evaluated."""
 
 
 @theorem(
@@ -35,16 +36,9 @@ def lem3() -> Iterator[Finding]:
         measured=min(largest),
         bound=0.25,
         at_least=True,
-        instance=f"lambda_max/lambda_min in {RATIOS}, k = sqrt of it / 6; 1 - P/alpha with the Chebyshev roots, 100 "
-        "sets "
-        "of roots near them and 100 random ones (seed 0); the least of the largest deviations",
-        plot=Plot(
-            x_label="k",
-            y_label="largest deviation of the best P",
-            x=[math.sqrt(ratio) / 6 for ratio in RATIOS],
-            lines={"measured": largest, "bound": [0.25] * len(RATIOS)},
-            log_y=False,
-        ),
+        instance=f"lambda_max/lambda_min in {RATIOS}, k = its square root / 6; 1 - P/alpha with the Chebyshev roots, "
+        "100 sets of roots near them and 100 random sets (seed 0); the smallest of the largest deviations",
+        plot=bound_plot("k", DEGREES, "largest deviation of the best P", largest, 0.25, log_y=False),
     )
 
 
@@ -56,70 +50,47 @@ def lem3() -> Iterator[Finding]:
 def lem3b() -> Iterator[Finding]:
     """The longest run of grid points with deviation 1/8, less one grid step, for the same polynomials."""
     lengths, bounds = [], []
-    for ratio in RATIOS:
+    for ratio, degree in zip(RATIOS, DEGREES, strict=True):
         above = deviations(ratio).abs() >= 1 / 8
         runs = torch.zeros(len(above), dtype=torch.int64)
         longest = runs.clone()
         for column in above.T:
             runs = torch.where(column, runs + 1, 0)
             longest = torch.maximum(longest, runs)
-        lengths.append(float(longest.min() - 1) * (ratio - 1) / (POINTS - 1))
-        bounds.append((ratio - 1) / (64 * (math.sqrt(ratio) / 6) ** 2))
-    found, bound = worst(torch.tensor(lengths), torch.tensor(bounds), at_least=True)
-    yield Finding(
-        measured=found,
-        bound=bound,
+        lengths.append(float(longest.min() - 1) * (ratio - 1) / (GRID - 1))
+        bounds.append((ratio - 1) / (64 * degree**2))
+    yield bounded(
+        torch.tensor(lengths),
+        torch.tensor(bounds),
         at_least=True,
-        instance=f"lambda_max/lambda_min in {RATIOS}, k = sqrt of it / 6; the polynomials of lem3 on {POINTS} "
-        "points; the "
-        "least of the longest intervals",
-        plot=Plot(
-            x_label="k",
-            y_label="length of the longest interval",
-            x=[math.sqrt(ratio) / 6 for ratio in RATIOS],
-            lines={"measured": lengths, "bound": bounds},
-        ),
+        instance=f"lambda_max/lambda_min in {RATIOS}, k = its square root / 6; the polynomials of lem3 on {GRID} "
+        "points; the shortest of the longest intervals",
+        plot=bound_plot("k", DEGREES, "length of the longest interval", lengths, bounds),
     )
 
 
 @theorem(
     "gatmiry24.lem1a",
     "For any restricted L-layer weights, linear or ReLU, and any realizable instance, some scaling 1 <= gamma <= 36 "
-    "L^2 "
-    "of X and y makes the relative error at least 1/4.",
+    "L^2 of X and y makes the relative error at least 1/4.",
 )
 def lem1a() -> Iterator[Finding]:
     """Random, Chebyshev and trained weights against every scaling of a grid."""
     depths, least, lengths = [1, 2, 4], [], []
     for layers in depths:
         gammas = torch.logspace(0, math.log10(36 * layers**2), 250, dtype=torch.float64)
-        found = []
-        for kernel in (kernels.linear, kernels.relu):
-            for d in (1, 3):
-                prompt, answer = scaled(d, gammas, seed=layers)
-                model = restricted_sets(d, layers, kernel, top=float(gammas[-1]) ** 2)
-                found.append(relative_errors(model, prompt, answer))
-                if d == 1:
-                    found.append(relative_errors(fit(model, *scaled(d, gammas[::8], seed=layers)), prompt, answer))
-        error = torch.cat(found)
+        top = float(gammas[-1]) ** 2
+        errors = [restricted_errors(d, layers, gammas, top=top, stride=8 if d == 1 else None) for d in (1, 3)]
+        error = torch.cat(errors)
         least.append(float(error.amax(1).min()))
         lengths.append(float(((error[:, :-1] >= 0.25) * gammas.diff()).sum(1).min()))
-    yield Finding(
-        measured=min(least),
-        bound=0.25,
-        at_least=True,
-        instance=f"L in {depths}, d in 1 and 3, linear and ReLU, 16 weight sets each: random of four scales, "
-        "Chebyshev for "
-        "the whole range and near it, and the same after training on the scalings; 250 scalings; the least of the "
-        "largest "
-        f"errors; the error is >= 1/4 on scalings of total length >= {min(lengths):.1f} for all",
-        plot=Plot(
-            x_label="layers L",
-            y_label="largest relative error of the best weights",
-            x=depths,
-            lines={"measured": least, "bound": [0.25] * len(depths)},
-            log_y=False,
-        ),
+    yield _least_error(
+        depths,
+        least,
+        instance=f"L in {depths}, d in 1 and 3, linear and ReLU, 16 weight sets each: random of four sizes, "
+        "Chebyshev for the whole range and near it, and the same after training on the scalings; 250 scalings; the "
+        "smallest of the largest errors; for all weights the error is >= 1/4 on scalings of total length >= "
+        f"{min(lengths):.1f}",
     )
 
 
@@ -134,108 +105,103 @@ def lem1b() -> Iterator[Finding]:
     printed = [best_unrestricted(layers, 2.0**layers) for layers in depths]
     limits = [extremal_size((3**layers - 1) // 2, 1, 4.0**layers) for layers in depths]
     instance = (
-        f"L in {depths}, d=1, linear; 16 random weight sets of four scales, and P = diag(a, 1), Q = diag(q, 0) found "
-        "by "
-        "differential evolution, before and after training all of P and Q on the scalings; 300 scalings; the least "
-        "of the "
-        "largest errors"
+        f"L in {depths}, d=1, linear; 16 random weight sets of four sizes, and P = diag(a, 1), Q = diag(q, 0) found "
+        "by differential evolution, before and after training all of P and Q on the scalings; 300 scalings; the "
+        "smallest of the largest errors"
     )
-    yield Finding(
-        measured=min(printed),
-        bound=0.25,
-        at_least=True,
+    yield _least_error(
+        depths,
+        printed,
         form="as printed",
         statement="For any L-layer weights without restriction some scaling 1 <= gamma <= 2^L of X and y makes the "
         "relative error at least 1/4.",
         instance=instance,
-        plot=_over_layers(depths, printed, {"no weights below": limits}),
+        others={"no weights below": limits},
     )
     corrected = [best_unrestricted(layers, 3.0 * (3**layers - 1)) for layers in depths]
-    yield Finding(
-        measured=min(corrected),
-        bound=0.25,
-        at_least=True,
-        form="as corrected",
-        instance=instance,
-        plot=_over_layers(depths, corrected, {}),
-    )
+    yield _least_error(depths, corrected, form="as corrected", instance=instance)
 
 
 @theorem(
     "gatmiry24.thm1a",
     "For L <= sqrt(beta/alpha) / 6 and any restricted L-layer weights some instance of S_{alpha,beta} has relative "
-    "error "
-    "at least 1/4.",
+    "error at least 1/4.",
 )
 def thm1a() -> Iterator[Finding]:
     """The best weights for d = 1, at the printed and at the corrected depth."""
-    for form, layers, bound in (("as printed", [4, 10], 0.5), ("as corrected", [1, 2, 3], 0.25)):
-        ratios = [float((count if bound == 0.5 else 6 * count) ** 2) for count in layers]
+    printed = (
+        "For L <= sqrt(beta/alpha) and any restricted L-layer weights some instance of S_{alpha,beta} has relative "
+        "error at least 1/2."
+    )
+    forms: list[tuple[Form, str, list[int], int, float]] = [
+        ("as printed", printed, [4, 10], 1, 0.5),
+        ("as corrected", "", [1, 2, 3], 6, 0.25),
+    ]
+    for form, statement, depths, factor, bound in forms:
+        ratios = [float((factor * layers) ** 2) for layers in depths]
         least = []
-        for count, ratio in zip(layers, ratios, strict=True):
+        for layers, ratio in zip(depths, ratios, strict=True):
             gammas = torch.linspace(1, ratio, 300, dtype=torch.float64).sqrt()
-            prompt, answer = scaled(1, gammas, seed=count)
-            found = []
-            for kernel in (kernels.linear, kernels.relu):
-                model = restricted_sets(1, count, kernel, top=ratio)
-                found += [relative_errors(model, prompt, answer)]
-                if count <= 4:
-                    found += [relative_errors(fit(model, *scaled(1, gammas[::10], seed=count)), prompt, answer)]
-            least.append(float(torch.cat(found).amax(1).min()))
-        printed = form == "as printed"
-        yield Finding(
-            measured=min(least),
+            errors = restricted_errors(1, layers, gammas, top=ratio, stride=10 if layers <= 4 else None)
+            least.append(float(errors.amax(1).min()))
+        yield _least_error(
+            depths,
+            least,
             bound=bound,
-            at_least=True,
-            form="as printed" if printed else "as corrected",
-            statement="For L <= sqrt(beta/alpha) and any restricted L-layer weights some instance of S_{alpha,beta} "
-            "has "
-            "relative error at least 1/2."
-            if printed
-            else "",
-            instance=f"(L, beta/alpha) in {list(zip(layers, ratios, strict=True))}, d=1 (for d >= 2 a w orthogonal "
-            "to x_q "
-            "makes any error infinite), linear and ReLU, 16 weight sets each as in lem1a; 300 covariances; the least "
-            "of "
-            "the largest errors",
-            plot=_over_layers(layers, least, {}, bound),
+            form=form,
+            statement=statement,
+            instance=f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, d=1 (for d >= 2 a w orthogonal to "
+            "x_q makes any relative error infinite), linear and ReLU, 16 weight sets each as in lem1a; 300 "
+            "covariances; the smallest of the largest errors",
         )
 
 
 @theorem(
     "gatmiry24.thm1b",
     "For L <= log_3(1 + sqrt(beta/alpha) / 3) and any L-layer weights without restriction some instance of "
-    "S_{alpha,beta} "
-    "has relative error at least 1/4; this is the constant of L = O(log(beta/alpha)).",
+    "S_{alpha,beta} has relative error at least 1/4; this is the constant of L = O(log(beta/alpha)).",
 )
 def thm1b() -> Iterator[Finding]:
     """Searched, trained and random weights at the largest depth the statement allows."""
     depths = [1, 2, 3]
     ratios = [(3.0 * (3**layers - 1)) ** 2 for layers in depths]
     least = [best_unrestricted(layers, math.sqrt(ratio), d=2) for layers, ratio in zip(depths, ratios, strict=True)]
-    yield Finding(
-        measured=min(least),
-        bound=0.25,
-        at_least=True,
+    yield _least_error(
+        depths,
+        least,
         instance=f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, covariances lambda I, d=2, n=4; "
-        "weight sets "
-        "as in lem1b; 300 values of lambda; the least of the largest errors",
-        plot=_over_layers(depths, least, {}),
+        "weight sets as in lem1b; 300 values of lambda; the smallest of the largest errors",
     )
 
 
 def deviations(ratio: float) -> Tensor:
-    """1 - P/alpha on a grid of [1, ratio], a row each, for P of degree k = sqrt(ratio) / 6 with P(0) = 0."""
+    """1 - P/alpha on a grid of [1, ratio], one row for each P of degree k = sqrt(ratio) / 6 with P(0) = 0."""
     degree, generator = round(math.sqrt(ratio) / 6), seeded(0)
-    roots = chebyshev_roots(degree, 1, ratio)
-    near = roots * (0.2 * normal(100, degree, generator=generator)).exp()
-    random = 1 + (ratio - 1) * torch.rand(100, degree, generator=generator, dtype=torch.float64)
-    grid = torch.linspace(1, ratio, POINTS, dtype=torch.float64)
-    return torch.cat([(1 - grid / one[:, None]).prod(0)[None] for one in [roots, *near, *random]])
+    best = chebyshev_roots(degree, 1, ratio)
+    near = best * (0.2 * normal(100, degree, generator=generator)).exp()
+    random = 1 + (ratio - 1) * uniform(100, degree, generator=generator)
+    grid = torch.linspace(1, ratio, GRID, dtype=torch.float64)
+    return torch.cat([(1 - grid / roots[:, None]).prod(0)[None] for roots in [best, *near, *random]])
 
 
-def _over_layers(layers: list[int], measured: list[float], more: dict[str, list[float]], bound: float = 0.25) -> Plot:
-    lines = {"measured": measured, "bound": [bound] * len(layers)} | more
-    return Plot(
-        x_label="layers L", y_label="largest relative error of the best weights", x=layers, lines=lines, log_y=False
+def _least_error(
+    depths: list[int],
+    least: list[float],
+    *,
+    instance: str,
+    bound: float = 0.25,
+    form: Form = "as stated",
+    statement: str = "",
+    others: dict[str, list[float]] | None = None,
+) -> Finding:
+    """The finding that the `least` largest errors at these depths are at least `bound`."""
+    y_label = "largest relative error of the best weights"
+    return Finding(
+        measured=min(least),
+        bound=bound,
+        at_least=True,
+        form=form,
+        statement=statement,
+        instance=instance,
+        plot=bound_plot("layers L", depths, y_label, least, bound, others, log_y=False),
     )

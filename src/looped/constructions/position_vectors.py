@@ -1,4 +1,4 @@
-"""Positions that a head can tell apart in few dimensions, and shift by a linear map."""
+"""Position vectors that a head can tell apart in few dimensions, and shift by a linear map."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def quasi_orthogonal(count: int, *, gap: float = 0.5, seed: int = 0) -> Float[Ar
 
         <p_i, p_i> >= <p_i, p_j> + gap  for all j other than i
 
-    Ref: gao24, Lemma A.1, whose vectors may have any length, so that any gap is this one scaled. A random draw does
-    with probability above 1/2 once dim = 4 ln(count) / (1 - gap)^2 (Hoeffding's bound over all pairs), so drawing
-    until it holds ends soon; fewer dimensions are tried first.
+    Ref: gao24, Lemma A.1; its vectors may have any length, so any gap can be reached by scaling. A random draw succeeds
+    with probability above 1/2 once dim = 4 ln(count) / (1 - gap)^2 (Hoeffding's bound over all pairs), so repeated
+    draws soon succeed; fewer dimensions are tried first.
     """
     _check(count, gap)
     draws = np.random.default_rng(seed)
@@ -31,7 +31,7 @@ def quasi_orthogonal(count: int, *, gap: float = 0.5, seed: int = 0) -> Float[Ar
 
 
 def smallest_gap(vectors: Float[Array, "count dim"]) -> float:
-    """The least of <p_i, p_i> - <p_i, p_j> over all i and j, j other than i."""
+    """The smallest <p_i, p_i> - <p_i, p_j> over all i and j != i."""
     products = vectors @ vectors.T
     gaps = np.diag(products)[:, None] - products
     np.fill_diagonal(gaps, math.inf)
@@ -40,17 +40,17 @@ def smallest_gap(vectors: Float[Array, "count dim"]) -> float:
 
 @dataclass(frozen=True)
 class Rotations:
-    """Unit vectors p_t = (cos w_k t, sin w_k t)_k / sqrt(K): a shift by s turns every plane, which is linear.
+    """Unit vectors p_t = (cos w_k t, sin w_k t)_k / sqrt(K): a shift by s rotates every plane, a linear map.
 
-    Ref: gao24, Lemma A.3 needs p_t -> p_{t-i} as a matrix, which the random vectors of Lemma A.1 do not have.
+    Ref: gao24, Lemma A.3, which needs p_t -> p_{t-i} as a matrix; the random vectors of Lemma A.1 have none.
     """
 
     frequencies: Float[Array, "planes"]
-    """The angles w_k, in radians a position."""
+    """The angles w_k, in radians per position."""
 
     @property
     def dim(self) -> int:
-        """Length of a position: two for each plane."""
+        """Dimension of a position vector: two for each plane."""
         return 2 * len(self.frequencies)
 
     def table(self, times: Float[Array, "seq"] | range) -> Float[Array, "seq dim"]:
@@ -64,14 +64,14 @@ class Rotations:
         return np.block([[cos, -sin], [sin, cos]])
 
     def gap(self, count: int) -> float:
-        """1 - the largest <p_s, p_t> over s, t less than `count` apart: it depends on t - s alone."""
+        """1 - the largest <p_s, p_t> over 0 < t - s < count; the product depends on t - s alone."""
         if count < 2:
             return 1.0
         return 1.0 - float(np.cos(np.outer(np.arange(1, count), self.frequencies)).mean(1).max())
 
 
 def rotations(count: int, *, gap: float = 0.5, seed: int = 0) -> Rotations:
-    """Rotations whose positions less than `count` apart have the wanted gap, in O(log count) dimensions.
+    """Rotations with the given gap between positions less than `count` apart, in O(log count) dimensions.
 
     The same argument as for random signs: the mean of K independent cos(w_k t) exceeds 1 - gap for some t with
     probability below count exp(-K (1 - gap)^2 / 2).
@@ -80,9 +80,9 @@ def rotations(count: int, *, gap: float = 0.5, seed: int = 0) -> Rotations:
     draws = np.random.default_rng(seed)
     planes = max(1, math.ceil(math.log(max(count, 2)) / (1 - gap) ** 2))
     while True:
-        found = Rotations(draws.uniform(0.0, 2.0 * math.pi, planes))
-        if found.gap(count) >= gap:
-            return found
+        candidate = Rotations(draws.uniform(0.0, 2.0 * math.pi, planes))
+        if candidate.gap(count) >= gap:
+            return candidate
         planes += 1
 
 

@@ -9,19 +9,19 @@ from jaxtyping import Float
 
 from looped.constructions.gao24.gradient import pair_positions, partner
 from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
-from looped.constructions.positions import rotations
+from looped.constructions.position_vectors import rotations
 
 EXAMPLE, OTHER = ("example", 0), ("other", 0)
-"""1 at the x tokens of the examples alone, and 1 everywhere else."""
+"""Flags: 1 only at the x tokens of the examples, and 1 everywhere else."""
 
 
 def newton_layer() -> Layer:
-    """One Newton step, held as what it does to every example: `mx` = M x_i.
+    """One Newton step, as its effect on `mx` = M x_i at every example.
 
         M_{k+1} x_i = 2 M_k x_i - sum_j M_k x_j (x_j' M_k x_i)
 
-    Ref: gao24, Lemma A.4. The heads subtract half of the sum and the MLP doubles what it finds at the examples, and
-    empties the other tokens; x_j' M x_i lies within (-1, 2), so c needs no scale.
+    Ref: gao24, Lemma A.4. The heads subtract half of the sum; the MLP doubles the result at the examples and sets it to
+    0 at the other tokens. x_j' M x_i lies within (-1, 2), so c needs no scaling.
     """
     step = Sum(query={"mx": 1.0}, key={"x": 1.0}, value={"mx": 1.0}, to={"mx": -0.5}, anchor="last")
     return Layer(attention=(step,), mlp=(Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,)), _clear()))
@@ -32,7 +32,7 @@ def lemma_a4(*, d: int, num_examples: int) -> Program:
 
         M_{k+1} = 2 M_k - M_k S M_k,  S = X'X
 
-    Ref: gao24, Lemma A.4. M x_i at the examples' tokens; it is 0 at x_test, at the labels' tokens and at the anchor.
+    Ref: gao24, Lemma A.4. M x_i is at the examples' x tokens; it is 0 at x_test, at the label tokens and at the anchor.
     """
     seq = 2 * num_examples + 2
     turns = np.tile([[1.0], [0.0]], (num_examples + 1, 1))
@@ -55,7 +55,7 @@ def lemma_a4(*, d: int, num_examples: int) -> Program:
 
 
 def lemma_a4_tokens(xs: Float[Array, "batch n d"], start: Float[Array, "batch d d"]) -> Float[Array, "batch seq token"]:
-    """The prompt of Lemma A.4 at M_0 = `start`; x_test and the labels play no part in it and are 0."""
+    """The prompt of Lemma A.4 at M_0 = `start`; x_test and the labels are not used and are 0."""
     batch, n, d = xs.shape
     tokens = np.zeros((batch, 2 * n + 2, 2 * d))
     tokens[:, 0:-2:2] = np.concatenate([xs, xs @ start.swapaxes(-1, -2)], axis=-1)
@@ -63,13 +63,13 @@ def lemma_a4_tokens(xs: Float[Array, "batch n d"], start: Float[Array, "batch d 
 
 
 def theorem_41(*, d: int, num_examples: int, alpha: float) -> Program:
-    """Newton's method for linear regression: pre makes M_0 x, the loop steps, post makes w'x_test.
+    """Newton's method for linear regression: pre computes M_0 x, the loop iterates, post computes w'x_test.
 
         answer = x_test' M_T X'y,  M_0 = alpha S,  M_{k+1} = 2 M_k - M_k S M_k,  S = X'X
 
-    Ref: gao24, Theorem 4.1: pre and loop of one layer, post of two, two heads each. alpha must be below 2/|S|^2; at it,
-    as the paper allows, M_0 is lost along the largest eigenvector. The paper does not say how the query is kept out of
-    S in pre: here its score is lowered.
+    Ref: gao24, Theorem 4.1: pre and loop have one layer, post has two, with two heads each. alpha must be below
+    2/|S|^2; at 2/|S|^2, which the paper allows, M_1 is 0 along the largest eigenvector. The paper does not say how pre
+    excludes the query from S: here its score is lowered.
     """
     place = rotations(num_examples + 1)
     root = math.sqrt(alpha)
@@ -110,5 +110,5 @@ def theorem_41(*, d: int, num_examples: int, alpha: float) -> Program:
 
 
 def _clear() -> Put:
-    """Empty `mx` at every token that is not an example."""
+    """Set `mx` to 0 at every token that is not an example."""
     return Put(value={"mx": -1.0}, to={"mx": 1.0}, unless=(EXAMPLE,))

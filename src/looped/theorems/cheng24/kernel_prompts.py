@@ -1,4 +1,4 @@
-"""Prompts with labels of any kind or from a Gaussian process, and what a transformer answers layer by layer."""
+"""Prompts with normal labels or labels from a Gaussian process, and a transformer's predictions loop by loop."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ from looped.functional.kernels import Kernel
 from looped.models.kernel_transformer import KernelTransformer
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess, draw
+from looped.theorems.sampling import normal, seeded, uniform
 
 
-def seeded(seed: int) -> torch.Generator:
-    """A generator with that seed."""
-    return torch.Generator().manual_seed(seed)
-
-
-def normal(*shape: int, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers in float64."""
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def any_labels(batch: int, n: int, d: int, seed: int, *, sphere: bool = False) -> Prompt:
+def normal_prompts(batch: int, n: int, d: int, seed: int, *, sphere: bool = False) -> Prompt:
     """n examples and a query with normal labels; x ~ N(0, I/d), or on the unit sphere."""
     generator = seeded(seed)
     xs = normal(batch, n + 1, d, generator=generator)
@@ -33,16 +24,16 @@ def any_labels(batch: int, n: int, d: int, seed: int, *, sphere: bool = False) -
     return Prompt(xs, normal(batch, n + 1, generator=generator))
 
 
-def process_labels(task: GaussianProcess, batch: int, n: int, seed: int) -> Prompt:
-    """n examples and a query of a Gaussian process, labels and all in float64."""
+def process_prompts(task: GaussianProcess, batch: int, n: int, seed: int) -> Prompt:
+    """n examples and a query with labels from a Gaussian process, all in float64."""
     generator = seeded(seed)
     xs = task.sample(batch=batch, n=n + 1, generator=generator).xs.double()
     return Prompt(xs, draw(task.gram(xs), generator))
 
 
 def safe_rates(gram: Float[Tensor, "batch n n"], loops: int, generator: torch.Generator) -> Float[Tensor, " loops"]:
-    """Rates between a half and one and a half over the largest norm of the Gram matrices."""
-    factors = 0.5 + torch.rand(loops, dtype=torch.float64, generator=generator)
+    """Rates between 0.5 and 1.5 over the largest norm of the Gram matrices."""
+    factors = 0.5 + uniform(loops, generator=generator)
     return factors / float(torch.linalg.matrix_norm(gram, 2).max())
 
 
@@ -53,19 +44,20 @@ def predictions(model: KernelTransformer, prompt: Prompt) -> Float[Tensor, "loop
 
 
 @torch.no_grad()
-def own_steps(
+def descent_predictions(
     prompt: Prompt,
     steps: Float[Tensor, " batch"],
     kernel: Kernel | tuple[Kernel, ...],
     loops: int,
     maps: Sequence[Tensor] | None = None,
 ) -> Float[Tensor, "loops batch"]:
-    """The same for functional descent where every prompt has its own step: as many models side by side."""
+    """Functional descent at the query after every loop, with a different step for each prompt: one model a prompt."""
     model = functional_descent(d=prompt.d, rates=steps[:, None], kernel=kernel, maps=maps, loops=loops)
-    each = Prompt(prompt.xs[:, None], prompt.ys[:, None])
-    return model(each, keep=loops)[:, :, 0, 0]
+    return model(Prompt(prompt.xs[:, None], prompt.ys[:, None]), keep=loops)[:, :, 0, 0]
 
 
-def apart(found: Float[Tensor, "loops batch"], expected: Float[Tensor, "loops batch"]) -> Float[Tensor, " loops"]:
-    """The largest difference over prompts, relative to the size of what is expected at that loop."""
-    return (found - expected).abs().amax(-1) / expected.square().mean(-1).sqrt()
+def loop_differences(
+    got: Float[Tensor, "loops batch"], expected: Float[Tensor, "loops batch"]
+) -> Float[Tensor, " loops"]:
+    """The largest difference over prompts at each loop, relative to the root mean square of the expected values."""
+    return (got - expected).abs().amax(-1) / expected.square().mean(-1).sqrt()

@@ -12,23 +12,24 @@ from torch import Tensor
 from looped.constructions.gradient_descent import vector_descent
 from looped.functional.descent import gradient_descent
 from looped.prompt import Prompt
+from looped.theorems.sampling import normal, seeded
 
 
-class Instances(NamedTuple):
-    """Prompts of vector generation, each with what its bounds need."""
+class VectorPrompts(NamedTuple):
+    """A batch of prompts of vector generation, with the numbers that the bounds need."""
 
     xs: Float[Tensor, "count n d"]
     ys: Float[Tensor, "count n"]
     theta: Float[Tensor, "count d"]
-    """theta*, hidden."""
+    """theta*, which the model does not see."""
     query: Float[Tensor, "count d"]
-    """q at first."""
+    """q before the first loop."""
     alpha: Float[Tensor, " count"]
-    """What <answer, theta*> should be."""
+    """The value that <answer, theta*> should have."""
     highest: Float[Tensor, " count"]
     """L, the largest eigenvalue of X'X."""
     lowest: Float[Tensor, " count"]
-    """mu, the smallest."""
+    """mu, the smallest eigenvalue of X'X."""
 
     @property
     def kappa(self) -> Float[Tensor, " count"]:
@@ -36,15 +37,15 @@ class Instances(NamedTuple):
         return self.highest / self.lowest
 
     def answer(self, rates: Float[Tensor, "count layers"], loops: int) -> Float[Tensor, "loops count d"]:
-        """The transformer's answer after every loop, each prompt with its own rates."""
+        """The transformer's answer after every loop; each prompt has its own rates."""
         xs = torch.cat([self.xs, self.query[:, None]], 1)
         prompt = Prompt(xs[:, None], torch.cat([self.ys, self.alpha[:, None]], 1)[:, None])
         model = vector_descent(d=xs.shape[-1], rates=rates, loops=loops)
         with torch.no_grad():
             return model(prompt, keep=loops)[:, :, 0]
 
-    def descend(self, rates: Float[Tensor, "count layers"], loops: int) -> Float[Tensor, "kept count d"]:
-        """Gradient descent from -q / alpha, its start included."""
+    def descend(self, rates: Float[Tensor, "count layers"], loops: int) -> Float[Tensor, "steps count d"]:
+        """theta^(0), .., theta^(T) of gradient descent from -q / alpha."""
         steps = rates.expand(-1, loops).T
         return gradient_descent(self.xs, self.ys, steps=loops, rate=steps, start=-self.query / self.alpha[:, None])
 
@@ -53,18 +54,14 @@ class Instances(NamedTuple):
         return ((answers * self.theta).sum(-1) - self.alpha).abs()
 
 
-def draw(count: int, n: int, d: int, seed: int, *, spread: float = 1.0, started: bool = False) -> Instances:
-    """Gaussian X, its columns scaled from 1 to `spread`; theta* on the sphere; q = 0 unless `started`."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, dtype=torch.float64, generator=generator)
-
-    xs = normal(count, n, d) * torch.logspace(0, math.log10(spread), d, dtype=torch.float64)
-    theta = normal(count, d)
+def draw_prompts(count: int, n: int, d: int, seed: int, *, spread: float = 1.0, started: bool = False) -> VectorPrompts:
+    """Gaussian X with columns scaled from 1 to `spread`; theta* on the unit sphere; q = 0 unless `started`."""
+    generator = seeded(seed)
+    factors = torch.logspace(0, math.log10(spread), d, dtype=torch.float64)
+    xs = normal(count, n, d, generator=generator) * factors
+    theta = normal(count, d, generator=generator)
     theta = theta / theta.norm(dim=-1, keepdim=True)
-    query, alpha = normal(count, d) * started, normal(count)
+    query, alpha = normal(count, d, generator=generator) * started, normal(count, generator=generator)
+    ys = torch.einsum("bnd,bd->bn", xs, theta)
     eigenvalues = torch.linalg.eigvalsh(xs.mT @ xs)
-    return Instances(
-        xs, torch.einsum("bnd,bd->bn", xs, theta), theta, query, alpha, eigenvalues[:, -1], eigenvalues[:, 0]
-    )
+    return VectorPrompts(xs, ys, theta, query, alpha, eigenvalues[:, -1], eigenvalues[:, 0])

@@ -1,4 +1,4 @@
-"""gao24, Lemma A.5 and Theorem 4.2: the decoder, which descends at every x on the pairs before it."""
+"""gao24, Lemma A.5 and Theorem 4.2: a decoder that runs gradient descent at every x, on the pairs before it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from looped.constructions.gao24.gradient import pair_positions, partner, side_by_side
 from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
-from looped.constructions.positions import rotations
+from looped.constructions.position_vectors import rotations
 
 
 def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
@@ -15,10 +15,10 @@ def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
 
         w^i <- w^i - eta / (i-1) sum over j < i of (<w^i, x_j> - y_j) x_j
 
-    Ref: gao24, Lemma A.5. The keys are the y tokens, where x_j lies `beside` y_j: they come before x_i only for j < i.
-    The paper takes <w, x_j> from the x tokens, x_i among them, and that term stays. Its two heads are one term each
-    and cancel each other's constants; here both terms are in both heads, so that heads at +c and -c err as c^2. The
-    anchor is the first token. 1/(i-1) depends on the position alone: rows of the MLP are open at one x token each.
+    Ref: gao24, Lemma A.5. The keys are the y tokens, which hold x_j in `beside`: only those with j < i come before x_i.
+    The paper takes <w, x_j> from the x tokens, including x_i, whose term remains. Its two heads hold one term each and
+    cancel each other's constants; here both heads hold both terms, so the error of heads at +c and -c falls as c^2. The
+    anchor is the first token. 1/(i-1) depends only on the position, so each x token has its own MLP rows.
     """
     top, bottom = np.eye(d + 1, d), np.eye(d + 1, 1, -d)
     gradient = Sum(
@@ -37,15 +37,15 @@ def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
 def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
     """A causal layer of two heads that takes one gradient step at every x; tokens are (x, y, beside, w).
 
-    Ref: gao24, Lemma A.5. Its last line prints w_k^h, the weight of each example's own token, where the layer computes
-    w_k^j, the query's. The answer is w, at every token.
+    Ref: gao24, Lemma A.5. Its last line prints w_k^h, the weights at example h; the layer computes with w_k^j, the
+    weights at the query. The answer is w, at every token.
     """
     sizes = {"x": d, "y": 1, "beside": d, "w": d}
-    held = {"is_x": 1, "elsewhere": num_pairs, "first": 1, "one": 1}
+    flags = {"is_x": 1, "elsewhere": num_pairs, "first": 1, "one": 1}
     return Program(
-        stream=Stream(sizes | {"gradient": d} | held),
+        stream=Stream(sizes | {"gradient": d} | flags),
         inputs=side_by_side(sizes),
-        positions={name: value for name, value in _positions(num_pairs).items() if name in held},
+        positions={name: value for name, value in _positions(num_pairs).items() if name in flags},
         loop=(decoder_layer(d=d, num_pairs=num_pairs, eta=eta),),
         output={"w": 1.0},
         d=sum(sizes.values()),
@@ -58,7 +58,7 @@ def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
 def lemma_a5_tokens(
     xs: Float[Array, "batch n d"], ys: Float[Array, "batch n"], start: Float[Array, "batch n d"]
 ) -> Float[Array, "batch seq token"]:
-    """The prompt of Lemma A.5: x_i beside w^i = `start` at x tokens, y_i beside x_i at y tokens."""
+    """The prompt of Lemma A.5: an x token holds x_i and w^i = `start`, a y token holds y_i and x_i."""
     batch, n, d = xs.shape
     tokens = np.zeros((batch, 2 * n, 3 * d + 1))
     tokens[:, 0::2, :d], tokens[:, 0::2, 2 * d + 1 :] = xs, start
@@ -67,13 +67,13 @@ def lemma_a5_tokens(
 
 
 def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
-    """Gradient descent in a decoder: at every x_i, on the pairs before it alone.
+    """Gradient descent in a decoder: at every x_i, only on the pairs before it.
 
         answer_i = <w_T^i, x_i>,  w_0 = 0,  w^i <- w^i - eta / (i-1) sum over j < i of (<w^i, x_j> - y_j) x_j
 
-    Ref: gao24, Theorem 4.2: pre and loop of one layer and two heads (pre needs one head). Post needs one layer, not
-    two: <w, x> within one token is a sum over the tokens of its own position that hold an x. Its anchor is the second
-    token, the first y, since the first x is a key; the first answer, which no pair precedes, is 0.
+    Ref: gao24, Theorem 4.2: pre and loop have one layer and two heads (pre needs only one). Post needs one layer, not
+    two: <w, x> within a token is a sum over the tokens at its position that hold an x. Its anchor is the second token,
+    the first y, because the first x is a key. The first answer, with no pair before it, is 0.
     """
     place = rotations(num_pairs)
     start = place.table(range(1)).T
@@ -108,7 +108,7 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
 
 
 def _positions(num_pairs: int) -> dict[str, Array]:
-    """A pair's positions, where the first two tokens are, and for each x token a coordinate that is 0 there alone."""
+    """The pairs' positions, flags for the first two tokens, and for each x token a coordinate that is 0 only there."""
     elsewhere = np.ones((2 * num_pairs, num_pairs))
     elsewhere[0::2] -= np.eye(num_pairs)
     first, second = np.eye(2, 2 * num_pairs)[:, :, None]

@@ -1,8 +1,8 @@
-"""Random tasks for the checks of gao24, each with its program and what the algorithm answers, in plain NumPy."""
+"""Random tasks for the checks of gao24: a program, a prompt, and the algorithm's answer in plain NumPy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,39 +15,35 @@ from looped.constructions.compiler import Limits, construct
 from looped.constructions.gao24 import Dense
 from looped.constructions.language import Program
 from looped.models.algoformer import given, pairs
+from looped.theorems.check import relative_difference
 
 Array = np.ndarray
 BATCH = 2
-"""Prompts of each case."""
+"""Prompts in each case."""
 SLOPE = 0.25
-"""Of the leaky ReLU in chains of thought."""
+"""The slope of the leaky ReLU in chains of thought, below 0."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A prompt for a program, and the answer of the algorithm that it is to run."""
+    """A prompt for a program, and the answer of the algorithm that the program runs."""
 
     program: Program
     tokens: Float[Array, "batch seq token"]
     loops: int
-    expected: Float[Array, "batch asked outputs"]
-    asked: slice = field(default_factory=lambda: slice(None))
-    """Which of the program's answers are compared."""
+    expected: Float[Array, "batch compared outputs"]
+    compared: slice = field(default_factory=lambda: slice(None))
+    """The positions of the program's answers that are compared."""
 
-    def answers(self, limits: Limits, *, loops: int | None = None) -> Float[Array, "batch asked outputs"]:
-        """What the compiled weights answer."""
+    def answers(self, limits: Limits, *, loops: int | None = None) -> Float[Array, "batch compared outputs"]:
+        """The answers of the compiled weights."""
         model = construct(self.program, limits=limits, loops=self.loops)
         out = model.predict(given(torch.from_numpy(self.tokens)), loops=loops).numpy()
-        return (out[..., None] if out.ndim == 2 else out)[:, self.asked]
+        return (out[..., None] if out.ndim == 2 else out)[:, self.compared]
 
     def error(self, limits: Limits) -> float:
-        """Largest difference from the algorithm, relative to the algorithm's largest answer."""
-        return relative(self.answers(limits), self.expected)
-
-
-def relative(found: Array, expected: Array) -> float:
-    """max |found - expected| / max |expected|."""
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
+        """The largest difference from the algorithm's answers, relative to the largest of them."""
+        return relative_difference(self.answers(limits), self.expected)
 
 
 def descend(
@@ -61,13 +57,13 @@ def descend(
     return a
 
 
-def rate(features: Float[Array, "batch n p"]) -> float:
-    """A step that is safe for every prompt: 1 / the largest eigenvalue of F'F / n."""
+def safe_rate(features: Float[Array, "batch n p"]) -> float:
+    """A step size that is safe for every prompt: 1 / the largest eigenvalue of F'F / n."""
     return float(1.0 / np.linalg.norm(features.swapaxes(1, 2) @ features / features.shape[1], 2, axis=(1, 2)).max())
 
 
 def random_phi(sizes: Sequence[int], draws: np.random.Generator) -> list[Dense]:
-    """A leaky-ReLU network with biases, weights of variance 1/fan-in."""
+    """A leaky-ReLU network with biases; its weights have variance 1/fan-in."""
     shapes = zip(sizes[1:], sizes, strict=False)
     return [Dense(draws.normal(size=(o, i)) / i**0.5, 0.3 * draws.normal(size=o)) for o, i in shapes]
 
@@ -90,7 +86,7 @@ def newton(s: Float[Array, "batch d d"], start: Float[Array, "batch d d"], *, st
 def decoder_weights(
     xs: Float[Array, "batch n d"], ys: Float[Array, "batch n"], w: Float[Array, "batch n d"], *, eta: float, steps: int
 ) -> Float[Array, "batch n d"]:
-    """w^i <- w^i - eta / (i-1) sum over j < i of (<w^i, x_j> - y_j) x_j; the first has no pair before it and stays."""
+    """w^i <- w^i - eta / (i-1) sum over j < i of (<w^i, x_j> - y_j) x_j; w^1 never changes."""
     before = np.tril(np.ones((xs.shape[1], xs.shape[1])), -1)
     share = eta / np.maximum(before.sum(-1), 1.0)[:, None]
     for _ in range(steps):
@@ -105,7 +101,7 @@ def lemma_a2(steps: int = 20) -> Iterator[Case]:
         draws = np.random.default_rng(seed)
         xs, ys = draws.normal(size=(BATCH, n, d)), draws.normal(size=(BATCH, n, m))
         query, start = draws.normal(size=(BATCH, d)), draws.normal(size=(m, d))
-        eta = rate(xs)
+        eta = safe_rate(xs)
         a = descend(xs, ys, eta=eta, steps=steps, start=start).swapaxes(1, 2)
         expected = np.concatenate([xs @ a - ys, query[:, None] @ a], axis=1)
         program = gao24.lemma_a2(d=d, outputs=m, num_examples=n, eta=eta)
@@ -122,7 +118,7 @@ def lemma_a3() -> Iterator[Case]:
 
 
 def lemma_a4(kappa: float, steps: int = 15) -> Iterator[Case]:
-    """Newton's method from alpha S, at a condition number."""
+    """Newton's method from M_0 = S, for inputs of condition number `kappa`."""
     for seed, (d, n) in enumerate([(3, 10), (5, 20), (10, 40)]):
         xs = inputs(kappa, (n, d), np.random.default_rng(seed))
         s = xs.swapaxes(1, 2) @ xs
@@ -135,11 +131,8 @@ def lemma_a5(steps: int = 20) -> Iterator[Case]:
     """Linear regression at every prefix, from random w^i."""
     for seed, (d, n) in enumerate([(3, 8), (5, 20), (8, 40)]):
         draws = np.random.default_rng(seed)
-        xs, ys, start = (
-            draws.normal(size=(BATCH, n, d)),
-            draws.normal(size=(BATCH, n)),
-            draws.normal(size=(BATCH, n, d)),
-        )
+        xs, ys = draws.normal(size=(BATCH, n, d)), draws.normal(size=(BATCH, n))
+        start = draws.normal(size=(BATCH, n, d))
         eta = prefix_rate(xs)
         expected = decoder_weights(xs, ys, start, eta=eta, steps=steps)
         program = gao24.lemma_a5(d=d, num_pairs=n, eta=eta)
@@ -147,8 +140,8 @@ def lemma_a5(steps: int = 20) -> Iterator[Case]:
 
 
 def prefix_rate(xs: Float[Array, "batch n d"]) -> float:
-    """A step that is safe for every prefix of every prompt."""
-    return min(rate(xs[:, :i]) for i in range(1, xs.shape[1]))
+    """A step size that is safe for every prefix of every prompt."""
+    return min(safe_rate(xs[:, :i]) for i in range(1, xs.shape[1]))
 
 
 def theorem_31(steps: int = 20) -> Iterator[Case]:
@@ -159,59 +152,57 @@ def theorem_31(steps: int = 20) -> Iterator[Case]:
         xs = draws.normal(size=(BATCH, n + 1, sizes[0]))
         features = gao24.represent(phi, xs)
         ys = features @ draws.normal(size=(BATCH, sizes[-1], m)) + 0.1 * draws.normal(size=(BATCH, n + 1, m))
-        eta = rate(features[:, :-1])
+        eta = safe_rate(features[:, :-1])
         a = descend(features[:, :-1], ys[:, :-1], eta=eta, steps=steps)
         program = gao24.theorem_31(phi, outputs=m, num_examples=n, eta=eta)
-        tokens = pairs(torch.from_numpy(xs), torch.from_numpy(ys)).numpy()
+        tokens = _tokens(xs, ys)
         yield Case(program, tokens, steps, features[:, -1:] @ a.swapaxes(1, 2))
 
 
 def theorem_32(steps: int = 20) -> Iterator[Case]:
-    """AR(q) with a representation of 1, 2 and 3 layers, run from its own dynamics."""
+    """AR(q) with a representation of 1, 2 and 3 layers; the sequence follows its own dynamics."""
     for seed, (d, order, sizes, n) in enumerate([(2, 1, (5,), 12), (3, 2, (8, 6), 20), (4, 3, (10, 10, 8), 40)]):
         draws = np.random.default_rng(seed)
         phi = random_phi((order * d, *sizes), draws)
         a = draws.normal(size=(BATCH, d, sizes[-1])) / sizes[-1] ** 0.5
-        xs = np.zeros((BATCH, order + n, d))  # the first `order` - 1 stay 0: x before the start
+        xs = np.zeros((BATCH, order + n, d))  # the first `order` - 1 stay 0: they lie before the start
         xs[:, order - 1] = draws.normal(size=(BATCH, d))
         for t in range(order, order + n):
             window = xs[:, t - order : t].reshape(BATCH, -1)
             xs[:, t] = np.einsum("bmp,bp->bm", a, gao24.represent(phi, window)) + draws.normal(size=(BATCH, d))
         windows = np.concatenate([xs[:, i : i + n + 1] for i in range(order)], axis=-1)
         features, tokens = gao24.represent(phi, windows), xs[:, order - 1 :]
-        eta = rate(features[:, :-1])
+        eta = safe_rate(features[:, :-1])
         fitted = descend(features[:, :-1], tokens[:, 1:], eta=eta, steps=steps)
         program = gao24.theorem_32(phi, d=d, order=order, num_examples=n, eta=eta)
         yield Case(program, tokens, steps, features[:, -1:] @ fitted.swapaxes(1, 2))
 
 
-def chains(
-    d: int, steps: int, n: int, draws: np.random.Generator, slope: float = SLOPE
-) -> Float[Array, "batch chain step d"]:
-    """n + 1 chains x, s^1, .., s^L of one leaky-ReLU network each prompt."""
+def chains(d: int, steps: int, n: int, draws: np.random.Generator) -> Float[Array, "batch chain step d"]:
+    """n + 1 chains x, s^1, .., s^L of a leaky-ReLU network, a different one for each prompt."""
     states = [draws.normal(size=(BATCH, n + 1, d))]
     for _ in range(steps):
         v = states[-1] @ (draws.normal(size=(BATCH, d, d)) * (2 / d) ** 0.5)
-        states.append(np.where(v > 0, v, slope * v))
+        states.append(np.where(v > 0, v, SLOPE * v))
     return np.stack(states, axis=2)
 
 
 def theorem_33(steps: int = 20) -> Iterator[Case]:
-    """Chains of thought, every place in the chain asked of one and the same weights."""
+    """Chains of thought; the same weights answer at every place in the chain."""
     for seed, (d, length, n) in enumerate([(2, 2, 8), (4, 3, 12), (5, 6, 10)]):
         states = chains(d, length, n, np.random.default_rng(seed))
-        eta = min(rate(states[:, :-1, step]) for step in range(length))
+        eta = min(safe_rate(states[:, :-1, step]) for step in range(length))
         program = gao24.theorem_33(d=d, steps=length, num_examples=n, eta=eta, slope=SLOPE)
         for step in range(length):
-            now, then = states[:, :, step], states[:, :-1, step + 1]
-            w = descend(now[:, :-1], np.where(then > 0, then, then / SLOPE), eta=eta, steps=steps)
+            now, after = states[:, :, step], states[:, :-1, step + 1]
+            w = descend(now[:, :-1], np.where(after > 0, after, after / SLOPE), eta=eta, steps=steps)
             v = now[:, -1:] @ w.swapaxes(1, 2)
             tokens = states.reshape(BATCH, -1, d)[:, : n * (length + 1) + step + 1]
             yield Case(program, tokens, steps, np.where(v > 0, v, SLOPE * v))
 
 
 def theorem_41(kappa: float, steps: int = 15) -> Iterator[Case]:
-    """Linear regression with noise by Newton's method, at a condition number."""
+    """Linear regression with noise by Newton's method, for inputs of condition number `kappa`."""
     for seed, (d, n) in enumerate([(3, 10), (5, 20), (10, 40)]):
         draws = np.random.default_rng(seed)
         xs, query = inputs(kappa, (n, d), draws), draws.normal(size=(BATCH, 1, d))
@@ -219,7 +210,7 @@ def theorem_41(kappa: float, steps: int = 15) -> Iterator[Case]:
         s = xs.swapaxes(1, 2) @ xs
         expected = query @ newton(s, s, steps=steps) @ xs.swapaxes(1, 2) @ ys
         hidden = np.full((BATCH, 1, 1), 7.0)  # a label that must not be read
-        tokens = pairs(*(torch.from_numpy(np.concatenate(each, 1)) for each in ((xs, query), (ys, hidden)))).numpy()
+        tokens = _tokens(np.concatenate([xs, query], 1), np.concatenate([ys, hidden], 1))
         yield Case(gao24.theorem_41(d=d, num_examples=n, alpha=1.0), tokens, steps, expected)
 
 
@@ -231,9 +222,11 @@ def theorem_42(steps: int = 20) -> Iterator[Case]:
         ys = (xs @ draws.normal(size=(BATCH, d, 1)))[..., 0] + 0.1 * draws.normal(size=(BATCH, n))
         eta = prefix_rate(xs)
         w = decoder_weights(xs, ys, np.zeros_like(xs), eta=eta, steps=steps)
-        tokens = pairs(torch.from_numpy(xs), torch.from_numpy(ys)[..., None]).numpy()
+        tokens = _tokens(xs, ys[..., None])
         program = gao24.theorem_42(d=d, num_pairs=n, eta=eta)
         yield Case(program, tokens, steps, (w * xs).sum(-1, keepdims=True))
 
 
-Cases = Callable[[], Iterator[Case]]
+def _tokens(xs: Float[Array, "batch n d"], ys: Float[Array, "batch n m"]) -> Float[Array, "batch seq token"]:
+    """x and y tokens in turn."""
+    return pairs(torch.from_numpy(xs), torch.from_numpy(ys)).numpy()

@@ -1,0 +1,21 @@
+"""Seeded random numbers in float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def seeded(seed: int) -> torch.Generator:
+    """A generator with that seed."""
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def uniform(*shape: int, generator: torch.Generator) -> Tensor:
+    """Numbers drawn uniformly from [0, 1)."""
+    return torch.rand(*shape, generator=generator, dtype=torch.float64)

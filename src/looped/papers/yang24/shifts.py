@@ -16,8 +16,8 @@ import torch
 from looped.baselines.linear import least_squares
 from looped.config import decode, encode
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
+from looped.evaluation.errors import measure_errors
 from looped.evaluation.panels import finish
-from looped.evaluation.shifted import shifted_errors
 from looped.experiment import Experiment
 from looped.functional.schedules import RandomDepth
 from looped.papers.yang24 import linear, linear_12_layers
@@ -115,10 +115,10 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
         found: Data = {}
         for name, members in models.items():
             loops = sizes["loops"] if name.startswith("looped") else 1
-            errors = [shifted_errors(one, first.task, (shift,), loops=loops, **options) for one in members]
-            found[name] = errors_curve(errors, range(first.train.points), sizes)
-        exact = shifted_errors(least_squares, first.task, (shift,), dtype=torch.float64, **options)
-        found[LEAST_SQUARES] = errors_curve([exact], range(first.train.points), sizes)
+            errors = [measure_errors(one, first.task, shifts=(shift,), loops=loops, **options) for one in members]
+            found[name] = errors_curve([one.values for one in errors], errors[0].positions, sizes)
+        exact = measure_errors(least_squares, first.task, shifts=(shift,), dtype=torch.float64, **options)
+        found[LEAST_SQUARES] = errors_curve([exact.values], exact.positions, sizes)
         data["shifts"][label] = found
     return data
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.evaluation.curves import Curve, evaluate, judged_loops
+from looped.evaluation.curves import Curve, evaluate, resolve_loops
 from looped.experiment import is_plain
 from looped.files import finite, log, read_json, write_bytes, write_json
 from looped.models.base import LoopedModel
@@ -115,7 +115,7 @@ def record(
     how: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
     by_examples: dict[str, Any] = {}
     most = max(twice, loops)
-    judged_loops(b, None, most, min(prompts, check_prompts))
+    resolve_loops(b, None, most, min(prompts, check_prompts))
     check_loops(most)
     # what cannot be read at all is refused here, before a bar is shown
     evaluate(model, task, loops=1, max_loops=1, **{**how, "prompts": 2})

@@ -7,12 +7,11 @@ from torch import Tensor
 
 from looped import LoopedModel, ModelConfig, Prompt
 from looped.baselines.linear import averaging, least_squares, ridge
-from looped.evaluation import curves
+from looped.evaluation import errors
 from looped.evaluation.curves import baselines_for, evaluate
 from looped.models.decoder import DecoderConfig
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.tasks.regression import LinearRegression, SparseRegression
-from looped.tasks.shifts import EqualQuery, Shifted
 
 
 class Labels(NamedTuple):
@@ -137,7 +136,7 @@ def test_model_and_baselines_judge_the_same_prompts():
 
 def test_chunks_change_nothing(monkeypatch):
     whole = evaluate(decoder(), TASK, points=5, prompts=30)
-    monkeypatch.setattr(curves, "CHUNK", 7)
+    monkeypatch.setattr(errors, "CHUNK", 7)
     parts = evaluate(decoder(), TASK, points=5, prompts=30)
     assert parts.by_examples[0].mean == pytest.approx(whole.by_examples[0].mean, rel=1e-5)
     assert parts.by_loops.high == pytest.approx(whole.by_loops.high, rel=1e-5)
@@ -206,12 +205,21 @@ def test_a_task_of_another_dimension_is_refused():
         evaluate(decoder(), LinearRegression(d=2), points=4, prompts=10)
 
 
+class LastPair(LinearRegression):
+    """Linear regression that scores the last pair alone."""
+
+    def sample(self, **sizes):
+        prompt = super().sample(**sizes)
+        weights = torch.zeros_like(prompt.ys)
+        weights[:, -1] = 1
+        return Prompt(prompt.xs, prompt.ys, weights)
+
+
 def test_positions_of_weight_zero_are_left_out():
-    """A query shift scores its last position alone: so do the model's curve and the baselines'."""
-    task = Shifted(task=LinearRegression(d=3), shifts=(EqualQuery(),))
-    model = DecoderConfig(d=3, width=8, heads=2, loops=2, positions=12).build()
+    task = LastPair(d=3)
+    model = decoder(loops=2)
     judged = evaluate(model, task, points=6, prompts=8)
     assert [curve.x for curve in judged.by_examples] == [[5]] * len(judged.by_examples)
-    plain = task.sample(batch=8, n=6, generator=torch.Generator().manual_seed(0))
-    expected = task.error(model.predict(plain), plain)[:, -1].mean()
+    prompt = task.sample(batch=8, n=6, generator=torch.Generator().manual_seed(0))
+    expected = task.error(model.predict(prompt), prompt)[:, -1].mean()
     assert judged.by_examples[0].mean[0] == pytest.approx(float(expected))

@@ -180,7 +180,7 @@ def _notes() -> Iterator[list[str]]:
 @contextlib.contextmanager
 def _console(stream: io.StringIO) -> Iterator[None]:
     """Messages for people go to the same place as errors."""
-    from looped.cli.common import messages
+    from looped.cli.output import messages
 
     # the property gives today's sys.stderr where none is set, and would set that for ever
     before, messages._file = messages._file, stream

@@ -145,14 +145,14 @@ def test_orthogonal_query_is_orthogonal_and_keeps_its_norm(d, n, seed):
     assert torch.equal(asked.prompt.xs, plain.xs), "examples are as they were"
     assert asked.defined.tolist() == [i < d for i in range(n)]
     for i in range(min(n, d)):
-        query, before = asked.queries[:, i], plain.xs[:, :i]
+        query, before = asked.judged.xs[:, i], plain.xs[:, :i]
         assert torch.allclose(query.norm(dim=-1), plain.xs[:, i].norm(dim=-1), rtol=1e-5)
         cosines = torch.einsum("bd,bid->bi", query, before) / (
             query.norm(dim=-1, keepdim=True) * before.norm(dim=-1) + 1e-30
         )
         assert (cosines.abs() < 1e-5).all()
         assert (torch.einsum("bd,bd->b", query, plain.xs[:, i]) > 0).all(), "what is left of x_i, not its opposite"
-    assert torch.allclose(asked.answers, torch.einsum("bnd,bd->bn", asked.queries, plain.truth["w"]), atol=1e-5)
+    assert torch.allclose(asked.judged.ys, torch.einsum("bnd,bd->bn", asked.judged.xs, plain.truth["w"]), atol=1e-5)
 
 
 def test_orthogonal_query_is_the_residual_of_numpys_projection():
@@ -161,7 +161,7 @@ def test_orthogonal_query_is_the_residual_of_numpys_projection():
     for i in range(1, 5):
         basis = np.linalg.svd(xs[:i], full_matrices=False)[2]
         rest = xs[i] - basis.T @ (basis @ xs[i])
-        assert asked.queries[0, i].numpy() == pytest.approx(
+        assert asked.judged.xs[0, i].numpy() == pytest.approx(
             rest * np.linalg.norm(xs[i]) / np.linalg.norm(rest), abs=1e-4
         )
 
@@ -169,12 +169,12 @@ def test_orthogonal_query_is_the_residual_of_numpys_projection():
 def test_in_half_a_space_orthogonal_queries_end_earlier():
     asked = ask(LinearRegression(d=6), OrthogonalQuery(), HalfSubspace(), n=7)
     assert asked.defined.tolist() == [True] * 3 + [False] * 4
-    assert (torch.einsum("bd,bd->b", asked.queries[:, 2], asked.prompt.xs[:, 1]).abs() < 1e-4).all()
+    assert (torch.einsum("bd,bd->b", asked.judged.xs[:, 2], asked.prompt.xs[:, 1]).abs() < 1e-4).all()
 
 
 def test_equal_query_is_an_earlier_example_drawn_uniformly():
     asked = ask(LinearRegression(d=3), EqualQuery(), batch=3000, n=5)
-    same = (asked.queries[:, :, None] == asked.prompt.xs[:, None]).all(-1)
+    same = (asked.judged.xs[:, :, None] == asked.prompt.xs[:, None]).all(-1)
     assert (same.sum(-1) == 1).all()
     chosen = same.int().argmax(-1)
     assert (chosen[:, 0] == 0).all()
@@ -182,7 +182,7 @@ def test_equal_query_is_an_earlier_example_drawn_uniformly():
         counts = torch.bincount(chosen[:, i], minlength=5)
         assert (counts[i:] == 0).all(), "never a later one"
         assert counts[:i].double().numpy() / 3000 == pytest.approx([1 / i] * i, abs=0.04)
-    assert torch.equal(asked.answers, asked.prompt.ys.gather(1, chosen))
+    assert torch.equal(asked.judged.ys, asked.prompt.ys.gather(1, chosen))
 
 
 @pytest.mark.parametrize("opposite", [False, True])
@@ -196,10 +196,10 @@ def test_orthants_have_one_sign_pattern_a_prompt(opposite):
     assert len(patterns) == 8, "every orthant comes up"
     assert patterns.double().numpy() / 2000 == pytest.approx([1 / 8] * 8, abs=0.03)
     if opposite:
-        assert (asked.queries.sign() == -signs).all()
+        assert (asked.judged.xs.sign() == -signs).all()
     else:
-        assert torch.equal(asked.queries, plain.xs), "as drawn"
-        own = (asked.queries.sign() == signs).all(-1).double().mean()
+        assert torch.equal(asked.judged.xs, plain.xs), "as drawn"
+        own = (asked.judged.xs.sign() == signs).all(-1).double().mean()
         assert own == pytest.approx(1 / 8, abs=0.02)
 
 
@@ -220,7 +220,7 @@ def test_noisy_outputs_keep_the_variance_and_their_noise_is_independent():
 def test_declared_variance_is_measured(task, shift):
     shifted = Shifted(task=task, shifts=(shift,))
     asked = ask(task, shift, batch=20_000, n=4)
-    for ys in (asked.prompt.ys.double(), asked.answers.double()):
+    for ys in (asked.prompt.ys.double(), asked.judged.ys.double()):
         by_prompt = ys.square().mean(1)
         tolerance = 4 * by_prompt.std().item() / len(by_prompt) ** 0.5
         assert by_prompt.mean().item() == pytest.approx(shifted.label_variance, abs=tolerance)
@@ -231,11 +231,11 @@ def test_shifts_compose_in_the_order_of_their_stages():
     task = LinearRegression(d=5)
     shifts = (ScaledLabels(factor=2.0), OrthogonalQuery(), ScaledX(factor=3.0))
     one, other = ask(task, *shifts, n=5), ask(task, *shifts[::-1], n=5)
-    assert torch.equal(one.queries, other.queries)
-    assert torch.equal(one.answers, other.answers)
+    assert torch.equal(one.judged.xs, other.judged.xs)
+    assert torch.equal(one.judged.ys, other.judged.ys)
     plain = ask(task, OrthogonalQuery(), n=5)
-    assert torch.allclose(one.queries, 3 * plain.queries, rtol=1e-4, atol=1e-4)
-    assert torch.allclose(one.answers, 6 * plain.answers, rtol=1e-4, atol=1e-3)
+    assert torch.allclose(one.judged.xs, 3 * plain.judged.xs, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(one.judged.ys, 6 * plain.judged.ys, rtol=1e-4, atol=1e-3)
     assert Shifted(task=task, shifts=shifts).label_variance == 36 * 5
     noisy = Shifted(task=task, shifts=(NoisyOutputs(std=1.0, rescale=False), ScaledLabels(factor=2.0), ScaledX()))
     assert noisy.label_variance == 4 * (9 * 5 + 1)
@@ -245,7 +245,7 @@ def test_shifts_compose_in_the_order_of_their_stages():
 @pytest.mark.parametrize("dims", [1, 3, torch.tensor(3)], ids=str)
 def test_inactive_coordinates_stay_zero(shift, dims):
     asked = ask(LinearRegression(d=6), shift, dims=dims)
-    for xs in (asked.prompt.xs, asked.queries):
+    for xs in (asked.prompt.xs, asked.judged.xs):
         assert (xs[..., int(dims) :] == 0).all()
         assert xs[..., : int(dims)].any()
     assert asked.prompt.xs.isfinite().all()
@@ -264,9 +264,9 @@ def test_one_seed_gives_one_prompt_and_the_global_generator_is_left_alone(shift)
     before = torch.get_rng_state()
     one, other = ask(LinearRegression(d=6), shift), ask(LinearRegression(d=6), shift)
     assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(one.queries, other.queries)
-    assert torch.equal(one.answers, other.answers)
-    assert not torch.equal(one.answers, ask(LinearRegression(d=6), shift, seed=1).answers)
+    assert torch.equal(one.judged.xs, other.judged.xs)
+    assert torch.equal(one.judged.ys, other.judged.ys)
+    assert not torch.equal(one.judged.ys, ask(LinearRegression(d=6), shift, seed=1).judged.ys)
 
 
 def test_a_prompt_asks_its_last_query():
@@ -274,8 +274,8 @@ def test_a_prompt_asks_its_last_query():
     asked = ask(task, OrthogonalQuery(), n=n)
     prompt = sample(task, OrthogonalQuery(), n=n)
     assert torch.equal(prompt.xs[:, :-1], asked.prompt.xs[:, :-1])
-    assert torch.equal(prompt.xs[:, -1], asked.queries[:, -1])
-    assert torch.equal(prompt.ys[:, -1], asked.answers[:, -1])
+    assert torch.equal(prompt.xs[:, -1], asked.judged.xs[:, -1])
+    assert torch.equal(prompt.ys[:, -1], asked.judged.ys[:, -1])
     assert prompt.weights is not None
     assert prompt.weights.sum(1).eq(1).all()
     assert prompt.weights[:, -1].eq(1).all()
@@ -305,7 +305,7 @@ def test_every_shift_is_frozen_and_tested():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="one way only; got OrthogonalQuery and EqualQuery"):
+    with pytest.raises(ValueError, match="may change the query; got OrthogonalQuery and EqualQuery"):
         Shifted(task=LinearRegression(d=3), shifts=(OrthogonalQuery(), EqualQuery()))
     with pytest.raises(ValueError, match="GaussianProcess cannot label new x"):
         sample(GaussianProcess(), SkewedCovariance())

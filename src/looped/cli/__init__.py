@@ -1,4 +1,4 @@
-"""The `looped` command: one file a group of commands, errors as one line."""
+"""The `looped` command: one file per command, errors as one line."""
 
 from __future__ import annotations
 
@@ -65,14 +65,17 @@ def _options(version: bool = typer.Option(False, "--version", callback=_version,
 
 
 def _check_launched(words: list[str]) -> None:
-    """torchrun starts `looped train` only; typer's own context is of a class that moves between its versions."""
+    """Refuse other commands than `looped train` under torchrun.
+
+    typer's context would know the command, but its class moves between versions.
+    """
     command = next((word for word in words if not word.startswith("-")), "train")
     if launched() and command != "train":
         raise ValueError(f"only `looped train` runs under torchrun. Start `looped {command}` alone.")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run a command: exit 0, 1 where it failed or was stopped, 2 for bad input, with one line that says what."""
+    """Run a command: exit 0, or 1 if it failed or was stopped, or 2 for bad input, with one line that says why."""
     try:
         _check_launched(sys.argv[1:] if arguments is None else arguments)
         code = app(arguments, prog_name="looped", standalone_mode=False)
@@ -81,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (ValueError, OSError) as error:
         _fail(str(error), 2)
     except (MemoryError, RuntimeError, TypeError) as error:
-        # torch says so in words: one class for what the GPU lacks, none for the CPU or for sizes beyond any machine
+        # torch has a class of errors for the GPU's memory; for the CPU's, or for absurd sizes, only the words tell
         if not isinstance(error, MemoryError) and not re.search(
             "memory|Overflow when|overflow|torage size", str(error)
         ):
@@ -90,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         _fail("stopped.", 1)
     except Exception as error:
-        # typer's own usage errors; their class moved between versions, their method did not
+        # usage errors of typer; their class moved between versions, their method did not
         if not hasattr(error, "format_message"):
             raise
         message = error.format_message().strip()  # type: ignore[attr-defined]
@@ -99,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
         end = "" if message.endswith((".", "?")) else "."
         _fail(f"{message}{end} `looped --help` shows what there is.", 2)
     else:
-        if code == 130:  # typer's word for Ctrl-C
+        if code == 130:  # how typer reports Ctrl-C
             _fail("stopped.", 1)
         try:
             sys.stdout.flush()

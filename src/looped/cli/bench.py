@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from looped.bench.cases import Case, Dtype, chosen_cases, left_out
 from looped.bench.check import compare, rounding
 from looped.bench.measure import Measured, matrix_rate, measure, obstacle, stepper
 from looped.bench.rivals import RIVALS, transformers
 from looped.bench.table import bench_figure, notes, table
-from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
+from looped.cli.options import Device, Json, Quiet, pick_device
+from looped.cli.output import number, progress_lines, show
 from looped.files import finite, write_json
 from looped.papers.yang24 import Scale
 from looped.report.drawing import save_figure
@@ -31,7 +30,7 @@ def bench(
     engine: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join((*ENGINES, *RIVALS))}; may be repeated. Default: all.")
     ] = None,
-    batch: Annotated[Count, typer.Option(help="Prompts a step; may be repeated, as the next three.")] = None,
+    batch: Annotated[Count, typer.Option(help="Prompts a step; may be repeated, like the next three.")] = None,
     loops: Annotated[Count, typer.Option(help="Loops: the paper's b.")] = None,
     window: Annotated[Count, typer.Option(help="Loops with loss and gradient: the paper's T.")] = None,
     points: Annotated[Count, typer.Option(help="Pairs in a prompt.")] = None,
@@ -46,7 +45,7 @@ def bench(
     rivals: Annotated[
         bool | None, typer.Option("--rivals/--no-rivals", help="Also Hugging Face's GPT2Model, eager and compiled.")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Instead: do all engines compute the same?")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Only check that all engines compute the same.")] = False,
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Write bench.json, bench.png and bench.svg there.")
     ] = None,
@@ -54,11 +53,11 @@ def bench(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Speed and memory of a training step, against what a person would use instead.
+    """Measure speed and memory of a training step, against what a person would use instead.
 
-    A step is everything: sampling, loops, loss, clipping, Adam. TFLOP/s count the products with the block's weights
-    and nothing else; `share` is of a large matrix product measured in the same run; `speed` is against GPT2Model in
-    eager PyTorch; `set-up` is compiling, capturing and warming up, which no step's time contains.
+    A step is sampling, loops, loss, clipping and Adam. TFLOP/s count only the products with the block's weights;
+    `share` is relative to a large matrix product measured in the same run; `speed` is relative to GPT2Model in eager
+    PyTorch; `set-up` is compiling, capturing and warming up, which is not part of a step's time.
 
     Example: `looped bench --batch 64 --batch 1024 --loops 20 --window 15`
     """
@@ -71,42 +70,36 @@ def bench(
         raise ValueError(f"`--dtype {precision}` needs a GPU; this is a CPU. Use float32.")
     size: Scale = scale or ("paper" if place.type == "cuda" else "cpu")
     chosen = chosen_cases(size, batch=batch, loops=loops, window=window, points=points)
-    as_ever = not any((batch, loops, window, points))
+    default_sizes = not any((batch, loops, window, points))
     cases = [
         Case(engine=name, packed=packed, dtype=precision, scale=size, **sizes)
         for sizes in chosen
         for name in names
-        if not (as_ever and left_out(name, sizes, chosen))
+        if not (default_sizes and left_out(name, sizes, chosen))
     ]
     if any(name in RIVALS for name in names):
         transformers()
-    for case in cases[: len(names)]:  # what was asked for by name must be there; of the rest the notes tell
+    for case in cases[: len(names)]:  # engines asked for by name must run; the notes list others that cannot
         if case.engine in (engine or ()):
             stepper(case, place, steps=1)
     if check:
-        _check(cases, names, place, given=dtype is not None, chosen=not as_ever, json=json, quiet=quiet)
+        _check(cases, names, place, given=dtype is not None, chosen=not default_sizes, json=json, quiet=quiet)
         return
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
-    found = _measure_all(cases, place, steps, quiet=quiet or json)
-    missing = notes(found)
-    if all(one.ms is None for one in found):
-        raise ValueError(f"nothing could be measured: {missing[0]}")
-    data = finite({"provenance": _provenance(place, names), "cases": [one.to_data() for one in found]})
+    measured = _measure_all(cases, place, steps, quiet=quiet or json)
+    remarks = notes(measured)
+    if all(result.ms is None for result in measured):
+        raise ValueError(f"nothing could be measured: {remarks[0]}")
+    data = finite({"provenance": _provenance(place, names), "cases": [result.to_data() for result in measured]})
     if out is not None:
         write_json(Path(out) / "bench.json", data)
         for kind in ("png", "svg"):
-            save_figure(bench_figure(found), Path(out) / f"bench.{kind}")
-    if json:
-        print_json(data)
-    elif not quiet:
-        rate = f"{data['provenance']['device']}; a large matrix product in {precision}: {found[0].rate:.3g} TFLOP/s"
-        # a table is as wide as it is, also where the output goes into a file
-        Console(stderr=True, width=max(messages.width, 130)).print(table(found, rate))
-        for note in missing:
-            say(note)
-        if out is not None:
-            say(f"Saved in {Path(out) / 'bench.json'}, bench.png and bench.svg.")
+            save_figure(bench_figure(measured), Path(out) / f"bench.{kind}")
+        remarks = [*remarks, f"Saved in {Path(out) / 'bench.json'}, bench.png and bench.svg."]
+    rate = number(measured[0].rate)
+    title = f"{data['provenance']['device']}; a large matrix product in {precision}: {rate} TFLOP/s"
+    show(data, table(measured, title), notes=remarks, json=json, quiet=quiet)
 
 
 def _names(engine: Sequence[str] | None, rivals: bool | None) -> list[str]:
@@ -122,16 +115,15 @@ def _names(engine: Sequence[str] | None, rivals: bool | None) -> list[str]:
 
 
 def _measure_all(cases: list[Case], device: torch.device, steps: int | None, *, quiet: bool) -> list[Measured]:
-    found = []
-    with _bar(len(cases), quiet=quiet) as bar:
-        show = _shower(bar)
-        show(0, "the device's matrix rate")
+    measured = []
+    with progress_lines(quiet=quiet) as report:
+        report("bench", 0, "the device's matrix rate")
         rate = matrix_rate(device, cases[0].dtype)
         for index, case in enumerate(cases):
-            show(index, f"{case.engine}, batch {case.batch}, b={case.loops}, T={case.window}, {case.points} points")
-            found.append(measure(case, device, rate=rate, steps=steps))
-        show(len(cases), "measured")
-    return found
+            sizes = f"batch {case.batch}, b={case.loops}, T={case.window}, {case.points} points"
+            report("bench", index / len(cases), f"{case.engine}, {sizes}")
+            measured.append(measure(case, device, rate=rate, steps=steps))
+    return measured
 
 
 def _check(
@@ -141,26 +133,28 @@ def _check(
         raise ValueError("`--check` compares in float32 with TF32 off; leave `--dtype` out.")
     sizes = {(case.batch, case.loops, case.window, case.points) for case in cases}
     if chosen and len(sizes) > 1:
-        raise ValueError(f"`--check` compares at one size; got {len(sizes)}. Give each option once.")
+        raise ValueError(f"`--check` compares at one size; got {len(sizes)}. Give every option once.")
     if len(sizes) > 1:
         cases = [case for case in cases if case.batch == 64][:1] or cases[:1]
     others = [name for name in names if name != "plain"]
     if not others:
-        raise ValueError("plain is what the others are compared with: name another engine, or leave `--engine` out.")
+        raise ValueError("the other engines are compared with plain: name another one, or leave `--engine` out.")
     if all(obstacle(replace(cases[0], engine=name), device) for name in others):
         raise ValueError(f"nothing to compare with plain: {' and '.join(others)} cannot run here.")
-    with _bar(len(others) + 1, quiet=quiet or json) as bar:
-        show = _shower(bar)
-        show(0, "comparing engines")
-        found = compare(cases[0], others, device, progress=lambda done: show(done, "comparing engines"))
+    with progress_lines(quiet=quiet or json) as report:
+        report("comparing engines", 0)
+        total = len(others) + 1
+        exact = compare(cases[0], others, device, progress=lambda done: report("comparing engines", done / total))
         low = rounding(cases[0], others, device) if device.type == "cuda" else []
-    holds = all(one.holds is not False for one in (*found, *low))
-    if json:
-        parts = {"engines": [one.to_data() for one in found], "bfloat16": [one.to_data() for one in low]}
-        print_json({"provenance": _provenance(device, names), "holds": holds, **parts})
-    elif not quiet:
-        for one in (*found, *low):
-            say(one.line())
+    comparisons = [*exact, *low]
+    holds = all(comparison.holds is not False for comparison in comparisons)
+    data = {
+        "provenance": _provenance(device, names),
+        "holds": holds,
+        "engines": [comparison.to_data() for comparison in exact],
+        "bfloat16": [comparison.to_data() for comparison in low],
+    }
+    show(data, *(comparison.line() for comparison in comparisons), json=json, quiet=quiet)
     if not holds:
         raise typer.Exit(1)
 
@@ -168,18 +162,3 @@ def _check(
 def _provenance(device: torch.device, names: Sequence[str]) -> dict[str, Any]:
     rivals = {"transformers": transformers().__version__} if any(name in RIVALS for name in names) else {}
     return {**provenance(device), **rivals}
-
-
-def _bar(total: int, *, quiet: bool):
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=messages, disable=quiet, transient=True)
-    bar.add_task("", total=total)
-    return late(bar)
-
-
-def _shower(bar: Progress) -> Callable[[int, str], None]:
-    def show(done: int, text: str) -> None:
-        bar.start()
-        bar.update(bar.tasks[0].id, completed=done, description=text)
-
-    return show

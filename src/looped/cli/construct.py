@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.common import Json, Quiet, print_json, say
+from looped.cli.options import Json, Quiet, RunFolder
+from looped.cli.output import show
 from looped.config import nearest
 from looped.constructions.ready import READY
 from looped.models.loop import check_loops
@@ -16,10 +17,10 @@ from looped.training.run import save_model
 
 def construct(
     name: Annotated[str, typer.Argument(help="The theorem whose weights to build; `looped list constructions`.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="The run folder to write.")],
+    out: RunFolder,
     d: Annotated[int, typer.Option(help="Dimension of x.")] = 5,
     examples: Annotated[int, typer.Option(help="Examples before the query.")] = 20,
-    loops: Annotated[int, typer.Option(help="Loops, or layers where each has weights of its own.")] = 20,
+    loops: Annotated[int, typer.Option(help="Loops, or layers if every layer has its own weights.")] = 20,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -34,7 +35,6 @@ def construct(
         raise ValueError(f"`--examples` must be above d={d}, or X'X is singular; got {examples}.")
     task = LinearRegression(d=d)
     run = save_model(out, READY[name](d, examples, loops), task, name=name, constructed=name, points=examples + 1)
-    if json:
-        print_json({"run": str(run.path), "name": name, "parameters": run.model().num_parameters})
-    elif not quiet:
-        say(f"{run.path}: {name}. Next: looped evaluate {run.path} --points {examples + 1}")
+    data = {"run": str(run.path), "name": name, "parameters": run.model().num_parameters}
+    next_step = f"Next: looped evaluate {run.path} --points {examples + 1}"
+    show(data, f"{run.path}: {name}.", notes=[next_step], json=json, quiet=quiet)

@@ -1,4 +1,4 @@
-"""`looped demo`: the whole way in two minutes on a laptop."""
+"""`looped demo`: from training to the report in two minutes on a laptop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.common import Json, Out, Quiet, messages, print_json, say, usual_points
+from looped.cli.chosen_run import usual_points
 from looped.cli.evaluate import table
+from looped.cli.options import Json, Out, Quiet
+from looped.cli.output import number, print_result, show
 from looped.cli.train import train_with_bar
 from looped.evaluation.curves import evaluate
 from looped.evaluation.saved import save_evaluation
@@ -41,34 +43,34 @@ def demo(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a small looped transformer, watch it against least squares and ridge, write the report.
+    """Train a small looped transformer, compare it with least squares and ridge, write the report.
 
     A decoder block of about 50 thousand weights, looped 8 times, learns linear regression in 5 dimensions from
-    examples alone; then it goes on for a few seconds on noisy labels, where least squares explodes at k = d. At last
-    the model of the paper's size that comes with looped, `yang24.linear`, is judged on a few prompts.
+    examples alone. It then trains for a few seconds on noisy labels, where least squares explodes at k = d. Last, the
+    model of the paper's size that comes with looped, `yang24.linear`, is evaluated on a few prompts.
 
     Example: `looped demo --seed 1`
     """
-    hush = quiet or json
+    silent = quiet or json
     clean, noisy = experiments(seed, out)
     large = Run.open(store() / KEPT)
     points = 2 * clean.task.d + 1
     runs, results = [], []
     for experiment, title in ((clean, "Noiseless labels"), (noisy, "Noisy labels")):
-        [run] = train_with_bar(experiment, out=out, device="cpu", quiet=hush)
+        [run] = train_with_bar(experiment, out=out, device="cpu", quiet=silent)
         result = evaluate(run.model(), experiment.task, points=points, max_loops=4 * experiment.model.loops)
         save_evaluation(run, title, result)
         runs.append(run)
         results.append(result)
-        if not hush:
-            messages.print(table(result, title))
+        if not silent:
+            print_result(table(result, title))
     # on noiseless data least squares is exact and no contest: the page leads with noise
     page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD)
     save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
-    task, trained, k = large.experiment.task, large.experiment.model.loops, usual_points(large, 0) - 1
-    kept = evaluate(large.model(), task, points=k + 1, max_loops=2 * trained, prompts=64, baselines={})
-    if not hush:
-        messages.print(table(kept, f"{KEPT}, the paper's size, as it comes with looped"))
+    task, trained, k = large.experiment.task, large.experiment.model.loops, usual_points(large) - 1
+    kept_result = evaluate(large.model(), task, points=k + 1, max_loops=2 * trained, prompts=64, baselines={})
+    if not silent:
+        print_result(table(kept_result, f"{KEPT}, the paper's size, as it comes with looped"))
     result, run = results[0], runs[0]
     model_curve, least_squares = result.by_examples[:2]
     figures = {
@@ -79,18 +81,16 @@ def demo(
         "parameters": run.model().num_parameters,
         "report": str(page),
         "seed": seed,
-        "kept_error": {"model": KEPT, "k": k, "loops": trained, "error": kept.by_examples[0].at(k)},
+        "kept_error": {"model": KEPT, "k": k, "loops": trained, "error": kept_result.by_examples[0].at(k)},
         "noisy_error_kd": {curve.label: curve.at(clean.task.d) for curve in results[1].by_examples},
     }
-    if json:
-        print_json(figures)
-    elif not quiet:
-        say(
-            f"Error at k={2 * clean.task.d} examples: {figures['error_k2d']:.4f} after {clean.model.loops} loops, "
-            f"{figures['error_k2d_4x_loops']:.4f} after {4 * clean.model.loops} (predicting zero: 1). {KEPT}, kept: "
-            f"{figures['kept_error']['error']:.5f} at k={k} after {trained}. Report: {page}"
-        )
-    if open_ or (open_ is None and not hush and sys.stdout.isatty() and os.environ.get("DISPLAY")):
+    text = (
+        f"Error at k={2 * clean.task.d} examples: {number(figures['error_k2d'])} after {clean.model.loops} loops, "
+        f"{number(figures['error_k2d_4x_loops'])} after {4 * clean.model.loops} (predicting zero: 1). {KEPT}, kept: "
+        f"{number(figures['kept_error']['error'])} at k={k} after {trained}. Report: {page}"
+    )
+    show(figures, text, json=json, quiet=quiet)
+    if open_ or (open_ is None and not silent and sys.stdout.isatty() and os.environ.get("DISPLAY")):
         webbrowser.open(page.resolve().as_uri())
 
 

@@ -4,47 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
-from functools import partial
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from looped.baselines.positions import spread
-from looped.cli.common import (
-    NOT_SAVED,
-    RUN,
+from looped.cli.chosen_run import NOT_SAVED, ChosenRun, open_run, usual_points
+from looped.cli.options import (
     Best,
     Code,
     Device,
     Json,
+    Points,
+    Prompts,
+    PromptSeed,
     Quiet,
+    RunName,
     Set,
-    chosen_model,
-    late,
-    messages,
-    print_json,
-    say,
-    usual_points,
+    code_options,
+    load_user_code,
 )
-from looped.cli.train import handed_over, handing_over
-from looped.config import override
-from looped.evaluation.cache import Told, cached
+from looped.cli.output import interval_at, number, progress_lines, show
+from looped.config import nearest, override
+from looped.evaluation.cache import cached
 from looped.evaluation.curves import Evaluation, baselines_for, slow_baselines_for
-from looped.evaluation.curves import evaluate as judge
+from looped.evaluation.curves import evaluate as evaluate_model
 from looped.evaluation.saved import save_evaluation
-from looped.evaluation.shifted import evaluate_shifted, read_shift
 from looped.recipes import experiment as find_experiment
-from looped.tasks.shifts import Shifted
-from looped.training.run import Run
+from looped.tasks.shifts import Shift, Shifted, shifts_by_name
+from looped.tasks.task import Task
 
 PROMPTS = 1280
 
 
 def evaluate(
-    run: Annotated[str, typer.Argument(help=RUN)],
+    run: RunName,
     task: Annotated[str | None, typer.Option(metavar="RECIPE", help="Judge on the task of this recipe.")] = None,
     set_: Set = None,
     scale: Annotated[str | None, typer.Option(help="Scale of that recipe.")] = None,
@@ -52,20 +47,20 @@ def evaluate(
         list[str] | None,
         typer.Option(metavar="SHIFT", help="Shift the task: skewed, noisy, scaled-x:factor=2; `looped list shifts`."),
     ] = None,
-    points: Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")] = None,
-    loops: Annotated[int | None, typer.Option(help="Loops behind the curve by examples; default as trained.")] = None,
+    points: Points = None,
+    loops: Annotated[int | None, typer.Option(help="Loops of the curve by examples; default as trained.")] = None,
     max_loops: Annotated[int | None, typer.Option(help="Last loop of the curve by loops; default 4x trained.")] = None,
-    prompts: Annotated[int, typer.Option(help="How many fresh prompts.")] = PROMPTS,
-    seed: Annotated[int, typer.Option(help="Seed of the prompts.")] = 0,
+    prompts: Prompts = PROMPTS,
+    seed: PromptSeed = 0,
     all_baselines: Annotated[
         bool,
-        typer.Option("--all-baselines", help="Also those that take minutes, at about ten positions; kept for later."),
+        typer.Option("--all-baselines", help="Also the baselines that take minutes, at about ten positions; cached."),
     ] = False,
     no_baselines: Annotated[
-        bool, typer.Option("--no-baselines", help="The model alone, where many prompts would keep baselines long.")
+        bool, typer.Option("--no-baselines", help="Only the model; baselines are slow on many prompts.")
     ] = False,
     name: Annotated[
-        str | None, typer.Option(help="Its title in the run folder and the report; default what is not usual.")
+        str | None, typer.Option(help="Title in the run folder and the report; default what differs from the usual.")
     ] = None,
     best: Best = False,
     code: Code = None,
@@ -79,88 +74,101 @@ def evaluate(
 
     Example: `looped evaluate runs/yang24.linear-1a2b3c4d5e --set task.noise=1 --max-loops 200`
     """
-    opened = Run.open(run, handed_over(code))
-    experiment = opened.setup
-    if scale is not None and task is None:
-        raise ValueError(
-            f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
-        )
-    shifts = [read_shift(one) for one in shift or []]
-    judged = find_experiment(task, scale).task if task else experiment.task
-    stray = [setting for setting in set_ or [] if not setting.startswith("task.")]
-    if stray:
-        raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")
-    judged = override(judged, [setting.removeprefix("task.") for setting in set_ or []], handed_over(code))
-    if isinstance(judged, Shifted):
-        judged, shifts = judged.task, [*judged.shifts, *shifts]
-    points = usual_points(opened, judged.d) if points is None else points
-    if points < 1:
-        raise ValueError(f"`--points` must be at least 1; got {points}.")
     if all_baselines and no_baselines:
         raise ValueError("got `--all-baselines` and `--no-baselines`. Leave one of the two out.")
-    model = chosen_model(opened, device, best=best)
-    slow = slow_baselines_for(judged, at=spread(points), workers=os.cpu_count() or 1) if all_baselines else {}
-    if slow and any(one.stage == 1 for one in shifts):
-        raise ValueError(
-            "`--all-baselines` cannot go with a shift of the query: every position then has a query of its own, and "
-            f"{', '.join(slow)} would be fitted anew for each, for hours. Leave one of the two out."
-        )
-    with baseline_bar(list(slow), quiet=quiet) as told:
-        kept = {title: cached(title, baseline, progress=told) for title, baseline in slow.items()}
-        usual_ones = {} if no_baselines else None
-        baselines = {**baselines_for(judged), **kept} if slow else usual_ones
-        result = (partial(evaluate_shifted, shifts=shifts) if shifts else judge)(
+    chosen = open_run(run, points=points, best=best, code=code)
+    judged = _judged_task(chosen, recipe=task, scale=scale, settings=set_ or [], shifts=shift or [], code=code)
+    model = chosen.model(device)
+    slow = {}
+    if all_baselines:
+        slow = slow_baselines_for(judged, at=spread(chosen.points), workers=os.cpu_count() or 1)
+        _check_slow(list(slow), judged)
+    with progress_lines(quiet=quiet, transient=False) as report:
+        baselines = {} if no_baselines else None
+        if slow:
+            answers = {title: cached(title, baseline, progress=report) for title, baseline in slow.items()}
+            baselines = {**baselines_for(judged), **answers}
+        result = evaluate_model(
             model,
             judged,
-            points=points,
+            points=chosen.points,
             loops=loops,
             max_loops=max_loops,
             prompts=prompts,
             seed=seed,
             baselines=baselines,
         )
-    asked = [f"{task} {scale}" if scale else task] if task else []
-    changed = [*asked, *(set_ or []), *(shift or [])] or ["as trained"]
-    usual = None
-    with contextlib.suppress(ValueError):  # a damaged record matters only to those who do not say `--points`
-        usual = usual_points(opened, judged.d)
-    sizes = _sizes(result, points=points, usual=usual, max_loops=max_loops, seed=seed)
-    which = ["best weights"] * best + sizes + ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
-    title = ", ".join([*changed, *which]) if name is None else name
-    saved = None if opened.kept else save_evaluation(opened, title, result)
-    if json:
-        print_json({"run": run, "name": title, "saved": saved and str(saved), **result.to_data()})
-    elif not quiet:
-        messages.print(table(result, title))
-        say(NOT_SAVED if saved is None else f"Saved in {saved}. Next: looped report {opened.path}{handing_over(code)}")
+    recipe = [f"{task} {scale}" if scale else task] if task else []
+    changes = [*recipe, *(set_ or []), *(shift or [])] or ["as trained"]
+    changes += ["best weights"] * best + _unusual_sizes(result, chosen, max_loops=max_loops, seed=seed)
+    changes += ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
+    title = ", ".join(changes) if name is None else name
+    saved = None if chosen.run.kept else save_evaluation(chosen.run, title, result)
+    data = {"run": run, "name": title, "saved": saved and str(saved), **result.to_data()}
+    next_step = f"Saved in {saved}. Next: looped report {chosen.run.path}{code_options(code)}"
+    show(data, table(result, title), notes=[next_step if saved else NOT_SAVED], json=json, quiet=quiet)
 
 
-def _sizes(result: Evaluation, *, points: int, usual: int | None, max_loops: int | None, seed: int) -> list[str]:
+def _judged_task(
+    chosen: ChosenRun,
+    *,
+    recipe: str | None,
+    scale: str | None,
+    settings: list[str],
+    shifts: list[str],
+    code: list[str] | None,
+) -> Task:
+    """The run's task or that of a recipe, with the fields and shifts that were asked for."""
+    if scale is not None and recipe is None:
+        raise ValueError(
+            f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
+        )
+    task = find_experiment(recipe, scale).task if recipe else chosen.task
+    stray = [setting for setting in settings if not setting.startswith("task.")]
+    if stray:
+        raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")
+    task = override(task, [setting.removeprefix("task.") for setting in settings], load_user_code(code))
+    added = tuple(read_shift(text) for text in shifts)
+    if not added:
+        return task
+    if isinstance(task, Shifted):
+        return Shifted(task=task.task, shifts=(*task.shifts, *added))
+    return Shifted(task=task, shifts=added)
+
+
+def read_shift(text: str) -> Shift:
+    """A shift as typed: its name or an unambiguous beginning of it, and fields, as in `scaled-x:factor=2`."""
+    known = shifts_by_name()
+    name, _, fields = text.strip().partition(":")
+    matches = [name] if name in known else [full for full in known if name and full.startswith(name)]
+    if len(matches) != 1:
+        remedy = f"It may be {' or '.join(matches)}." if matches else nearest(name, known)
+        raise ValueError(f"no shift is called `{name}`. {remedy}")
+    return override(known[matches[0]](), [field for field in fields.split(",") if field.strip()])
+
+
+def _check_slow(names: list[str], task: Task) -> None:
+    if names and isinstance(task, Shifted) and any(shift.stage == 1 for shift in task.shifts):
+        raise ValueError(
+            "`--all-baselines` cannot go with a shift of the query: every position then has its own query, and "
+            f"{', '.join(names)} would be fitted again for each, which takes hours. Leave one of the two out."
+        )
+
+
+def _unusual_sizes(result: Evaluation, chosen: ChosenRun, *, max_loops: int | None, seed: int) -> list[str]:
     """What sets an evaluation apart from the usual one, so that it does not replace it."""
     trained, loops = result.trained_loops, result.loops
-    told = {
-        f"{points} points": points != usual,
+    usual = None
+    with contextlib.suppress(ValueError):  # a damaged record matters only if `--points` is not given
+        usual = usual_points(chosen.run)
+    differences = {
+        f"{chosen.points} points": chosen.points != usual,
         f"{loops} loops": loops != trained,
         f"up to {max_loops} loops": max_loops not in (None, max(loops, 4 * trained)),
         f"{result.prompts} prompts": result.prompts != PROMPTS,
         f"seed {seed}": seed != 0,
     }
-    return [text for text, differs in told.items() if differs]
-
-
-@contextlib.contextmanager
-def baseline_bar(names: list[str], *, quiet: bool) -> Iterator[Told]:
-    """A line for each slow baseline, shown from its first report on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with late(Progress(*columns, console=messages, disable=quiet)) as bar:
-        lines = {name: bar.add_task(name, total=1.0, start=False) for name in names}
-
-        def told(name: str, share: float) -> None:
-            bar.start()
-            bar.start_task(lines[name])
-            bar.update(lines[name], completed=share)
-
-        yield told
+    return [text for text, differs in differences.items() if differs]
 
 
 def table(result: Evaluation, title: str) -> Table:
@@ -172,8 +180,8 @@ def table(result: Evaluation, title: str) -> Table:
     for k in shown:
         rows.add_column(f"k={k}", justify="right")
     for curve in result.by_examples:
-        rows.add_row(curve.label, *(curve.text(k) for k in shown))
+        rows.add_row(curve.label, *(interval_at(curve, k) for k in shown))
     loops = dict.fromkeys((result.trained_loops, 2 * result.trained_loops, by_loops.x[-1]))
-    said = ", ".join(f"{n}: {by_loops.text(n).partition(' [')[0]}" for n in loops if n in by_loops.x)
-    rows.caption = f"by loops at k={last}: {said}"
+    errors = ", ".join(f"{loop}: {number(by_loops.at(loop))}" for loop in loops if loop in by_loops.x)
+    rows.caption = f"by loops at k={last}: {errors}"
     return rows

@@ -10,22 +10,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 import looped.models
 import looped.tasks
-from looped.cli.common import Json, Quiet, print_json, results_folder
+from looped.cli.options import Json, Quiet, results_folder
+from looped.cli.output import interval, print_json, print_result
 from looped.config import nearest
 from looped.constructions.ready import READY
-from looped.evaluation.shifted import shifts_by_name
 from looped.files import read_json
 from looped.keeping import summary
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
 from looped.reproduce import studies
 from looped.studies.study import Study
+from looped.tasks.shifts import shifts_by_name
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
 from looped.training.kept import kept_models, own_results
@@ -44,9 +44,9 @@ def list_all(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """What there is: recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
+    """List recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
 
-    Models are the kept ones, which every command takes by name; with --json their numbers are apart.
+    Models are the kept ones, which every command takes by name; --json prints their numbers as fields.
     A figure's line also says how many claims it checks, and at which scales there is a result, with how many of them
     hold; a claim's line says whether it holds, fails, is undecided or was not run, at the scale that is judged. Without --results, those of the folder
     `results` here come before those kept with looped.
@@ -54,14 +54,14 @@ def list_all(
     Example: `looped list recipes`
     """
     folders = _results() if results is None else [results_folder(results)]
-    # each is made only when it is asked for: one damaged file must not hide the other lists
+    # a list is made only when it is asked for: a damaged file must not hide the other lists
     known: dict[str, Callable[[], dict[str, Any]]] = {
         "recipes": lambda: {name: _line(recipe) for name, recipe in recipes().items()},
         "tasks": lambda: {kind.__name__: _line(kind) for kind in _subclasses(looped.tasks, Task)},
         "shifts": lambda: {name: _line(kind) for name, kind in shifts_by_name().items()},
         "architectures": lambda: {kind.__name__: _line(kind) for kind in _subclasses(looped.models, ModelConfig)},
         "models": lambda: {name: summary(path) for name, path in kept_models().items()},
-        "theorems": lambda: {name: one.statement for name, one in theorems().items()},
+        "theorems": lambda: {name: theorem.statement for name, theorem in theorems().items()},
         "constructions": lambda: {name: _line(build) for name, build in READY.items()},
         "figures": lambda: _figures(folders),
         "claims": lambda: _claims(folders),
@@ -72,14 +72,13 @@ def list_all(
     if json:
         print_json(shown)
         return
-    console = Console()
     for title, entries in shown.items():
         rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, line in entries.items():
             rows.add_row(name, "" if quiet else escape(line if isinstance(line, str) else model_line(line)))
         if not entries:
             rows.add_row("" if quiet else "none yet: `looped keep` makes one")
-        console.print(rows)
+        print_result(rows)
 
 
 def _results() -> list[Path]:
@@ -96,18 +95,15 @@ def _file(folders: list[Path], name: str, scale: str) -> Path:
 def model_line(facts: dict[str, Any]) -> str:
     """A kept model in a line: task, size, errors with their intervals, where it was trained."""
     errors: dict[int, list[str]] = {}
-    for one in facts["errors"]:
-        interval = f"[{_number(one['low'])}, {_number(one['high'])}]"
-        errors.setdefault(one["loops"], []).append(f"{_number(one['mean'])} {interval} at k={one['x']}")
-    told = "; ".join(f"error after {loops} loops {', '.join(texts)}" for loops, texts in errors.items())
+    for error in facts["errors"]:
+        text = f"{interval(error['mean'], error['low'], error['high'])} at k={error['x']}"
+        errors.setdefault(error["loops"], []).append(text)
+    measured = "; ".join(f"error after {loops} loops {', '.join(texts)}" for loops, texts in errors.items())
     seconds = facts["seconds"]
     trained = f"trained in {seconds:.0f} s on {facts['device']}" if seconds else f"made on {facts['device']}"
     earlier = f", weights of step {facts['step']:,}" if facts["step"] else ""
-    return f"{facts['task']}, {facts['parameters']:,} parameters, {facts['loops']} loops; {told}; {trained}{earlier}"
-
-
-def _number(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.3g}"
+    size = f"{facts['parameters']:,} parameters, {facts['loops']} loops"
+    return f"{facts['task']}, {size}; {measured}; {trained}{earlier}"
 
 
 def _figures(folders: list[Path]) -> dict[str, str]:
@@ -166,9 +162,9 @@ def _line(thing) -> str:
 
 def _subclasses(package, base: type) -> list[type]:
     """The public classes of a package that derive from `base`, found by importing its modules."""
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         for thing in vars(importlib.import_module(info.name)).values():
             if inspect.isclass(thing) and issubclass(thing, base) and not inspect.isabstract(thing):
-                found[thing.__name__] = thing
-    return list(found.values())
+                classes[thing.__name__] = thing
+    return list(classes.values())

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.common import Code, Json, Quiet, print_json, results_folder, say
-from looped.cli.train import handed_over
+from looped.cli.options import Code, Json, Quiet, load_user_code, results_folder
+from looped.cli.output import show
 from looped.files import read_json
 from looped.report.page import write_report
 from looped.reproduce import kept_results
@@ -26,39 +26,35 @@ def report(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """One self-contained HTML page over everything that was run.
+    """One self-contained HTML page about everything that was run.
 
-    A folder that `looped sweep` wrote (OUT/sweeps/...) gives the table of its points.
+    A folder that `looped sweep` wrote (OUT/sweeps/...) adds the table of its points.
 
     Example: `looped report runs --out report.html`
     """
-    handed = handed_over(code)
-    # without paths, whatever lies in runs/; nothing need lie there where something else is shown
+    user_code = load_user_code(code)
+    # without paths, all of runs/, which may be missing if there is something else to show
     optional = (results is not None or theorems) and not Path("runs").is_dir()
     places = [locate(place) for place in paths or ([] if optional else ["runs"])]
     sweeps = [folder for place in places for folder in sweep_folders(place)]
-    runs = [Run.open(path, handed) for place in places for path in run_folders(place)]
+    runs = [Run.open(path, user_code) for place in places for path in run_folders(place)]
     rows = read_json(Path(theorems)) if theorems else None
     if rows is not None and not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
-        raise ValueError(f"{theorems} does not hold the rows of `looped verify --json`. Print them anew.")
+        raise ValueError(f"{theorems} does not hold the rows of `looped verify --json`. Print them again.")
     figures = kept_results(results_folder(results)) if results is not None else []
     page = write_report(Path(out), runs=runs, results=figures, theorems=rows, sweeps=sweeps)
-    if json:
-        print_json(
-            {"report": str(page), "runs": [str(run.path) for run in runs], "sweeps": [str(one) for one in sweeps]}
-        )
-    elif not quiet:
-        counts = {"run": len(runs), "figure": len(figures), "theorem": len(rows or ()), "sweep": len(sweeps)}
-        told = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items() if count)
-        say(f"{page}: {told or 'nothing yet'}.")
+    data = {"report": str(page), "runs": [str(run.path) for run in runs], "sweeps": [str(path) for path in sweeps]}
+    counts = {"run": len(runs), "figure": len(figures), "theorem": len(rows or ()), "sweep": len(sweeps)}
+    contents = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items() if count)
+    show(data, f"{page}: {contents or 'nothing yet'}.", json=json, quiet=quiet)
 
 
 def run_folders(path: Path) -> list[Path]:
-    """`path` itself if it is a run folder, else the run folders in it, by name; of a sweep's folder none."""
+    """`path` itself if it is a run folder, else the run folders in it by name; none for a sweep's folder."""
     if (path / "config.json").is_file():
         return [path]
     if (path / "sweep.json").is_file():
-        return []  # its table is shown; whoever wants its runs names them, or the folder that holds them
+        return []  # the page shows its table; runs are shown if they or their folder are named
     if not path.is_dir():
         raise ValueError(
             f"{path} is not a run folder or a folder that holds some. Train one first: looped demo{hint(path)}"

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
-from looped.studies.claims import JudgedClaim
+from looped.cli.options import Device, Json, Quiet, pick_device
+from looped.cli.output import late, messages, print_json, say
 from looped.files import tidied
 from looped.report.drawing import blank, save_figure
 from looped.reproduce import DAMAGE, Result, damaged, select

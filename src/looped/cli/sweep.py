@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from looped.cli.common import Code, Device, Json, Out, Quiet, messages, pick_device, print_json, say
-from looped.cli.train import handed_over
+from looped.cli.options import Code, Device, Json, Out, Quiet, Recipe, RecipeScale, load_user_code, pick_device
+from looped.cli.output import messages, number, show
 from looped.recipes import experiment as find_experiment
 from looped.training.executors import Executor, Tell
 from looped.training.stopping import Interrupted
@@ -26,23 +25,23 @@ from looped.training.sweep import sweep as run_sweep
 from looped.training.trials import Standing, Trial, read_axes, read_file, standing, trials
 
 SHOWN = 20
-"""Points in the live table; the counts are of all."""
+"""Points in the live table; the counts are over all points."""
 COLOURS = {"finished": "green", "running": "cyan", "waiting": "dim", "diverged": "red", "failed": "red"}
 INTEREST = ("running", "diverged", "failed", "busy", "stopped", "waiting", "finished")
-"""Which points are shown where not all can be."""
+"""Which points are shown first if there is no room for all."""
 
 
 def sweep(
-    recipe: Annotated[str | None, typer.Argument(help="`yang24.linear`, or `my_file.py:my_recipe`.")] = None,
+    recipe: Recipe = None,
     fields: Annotated[
         list[str] | None, typer.Argument(metavar="FIELD=A,B,...", help="Fields and their values: every combination.")
     ] = None,
     file: Annotated[
         str | None, typer.Option(metavar="FILE", help="JSON or TOML with recipe, scale, grid, points, seeds.")
     ] = None,
-    scale: Annotated[str | None, typer.Option(help="smoke (seconds), cpu (minutes) or paper (a GPU).")] = None,
-    seeds: Annotated[int | None, typer.Option(help="So many seeds of every point.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The first of them; the recipe's own unless given.")] = None,
+    scale: RecipeScale = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds of every point.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The first seed; default that of the recipe.")] = None,
     skip_invalid: Annotated[bool, typer.Option("--skip-invalid", help="Leave out points that are refused.")] = False,
     executor: Annotated[
         Literal["stack", "processes", "ray"],
@@ -52,9 +51,9 @@ def sweep(
     threads: Annotated[int | None, typer.Option(help="Threads of each run; 1 with workers.")] = None,
     cpus: Annotated[float, typer.Option(help="With ray: CPUs to reserve for a run.")] = 1.0,
     gpus: Annotated[float, typer.Option(help="With ray: GPUs to reserve for a run.")] = 0.0,
-    address: Annotated[str | None, typer.Option(help="With ray: auto, or HOST:PORT; else one of its own here.")] = None,
+    address: Annotated[str | None, typer.Option(help="With ray: auto, or HOST:PORT; default a new one here.")] = None,
     retries: Annotated[int, typer.Option(help="How often a point whose worker was lost is tried again.")] = 3,
-    list_: Annotated[bool, typer.Option("--list", help="Only say where every point stands.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Only show the status of every point.")] = False,
     table_: Annotated[
         str | None, typer.Option("--table", metavar="FILE", help="Write the table there too: .parquet, .csv, .json.")
     ] = None,
@@ -64,9 +63,9 @@ def sweep(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a grid or a list of points, each a run of its own; finished ones are never repeated.
+    """Train a grid or a list of points, one run each; finished ones are never repeated.
 
-    The same command goes on with a sweep that was stopped or killed. Fields that go together are one axis:
+    The same command resumes a sweep that was stopped or killed. Fields that vary together are one axis:
     `model.loops,train.window=[4,2],[8,4]`. The table is written to OUT/sweeps; `looped report OUT` shows it.
 
     Example: `looped sweep yang24.linear model.loops=4,8 train.window=2,4 --seeds 3 --scale smoke`
@@ -75,35 +74,29 @@ def sweep(
     _check_table(table_)
     if list_:
         stands = [standing(point.path) for point in asked]
-        if json:
-            print_json(table(asked, stands))
-        else:
-            Console().print(_picture(asked, stands, len(asked)))
+        show(table(asked, stands), _picture(asked, stands, len(asked)), json=json, quiet=False)
         return
     if executor == "ray":
         place = "cuda" if gpus or device == "cuda" else "cpu"
         gpus = gpus or float(place == "cuda")
     else:
         place = pick_device(device).type
-    who = Executor(
+    trainer = Executor(
         kind=executor, device=place, workers=workers, threads=threads, cpus=cpus, gpus=gpus, address=address,
         retries=retries,
     )  # fmt: skip
     folder = sweep_folder(asked)
     try:
         with live_table(asked, quiet=quiet or json) as tell:
-            stands = run_sweep(asked, who, tell=tell, begin=lambda: save_sweep(asked))
+            stands = run_sweep(asked, trainer, tell=tell, begin=lambda: save_sweep(asked))
     except Interrupted:
         with contextlib.suppress(OSError):  # a full disk may be what stopped it
             _write(folder, table(asked), table_)
         raise
     rows = table(asked, stands)
     files = _write(folder, rows, table_)
-    if json:
-        print_json(rows)
-    elif not quiet:
-        messages.print(_picture(asked, stands, len(asked)))
-        say(f"The table: {', '.join(map(str, files))}. Next: looped report {folder}")
+    next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {folder}"
+    show(rows, _picture(asked, stands, len(asked)), notes=[next_step], json=json, quiet=quiet)
     if troubles := [row for row in rows if row["status"] != "finished"]:
         first = troubles[0]
         raise Interrupted(
@@ -123,7 +116,7 @@ def _points(
     code: list[str] | None,
     out: str,
 ) -> list[Trial]:
-    """The points asked, on the command line or in a file; the command line adds to the file and wins over it."""
+    """The points of the command line and of the file; where both set a field, the command line wins."""
     if recipe is not None and "=" in recipe:  # the recipe is in the file, so the first word is a field
         recipe, fields = None, [recipe, *fields]
     data = read_file(Path(file)) if file is not None else {}
@@ -144,12 +137,19 @@ def _points(
         which = count if isinstance(count, list) else range(first, first + count)
     if which is not None and any("train.seed" in axis.split(",") for axis in grid):
         raise ValueError("`train.seed` is given twice: leave out --seeds and --seed, or the field.")
-    each = data.get("points", [{}])
-    return trials(base, grid, field_sets=each, seeds=which, out=out, code=handed_over(code), skip_invalid=skip_invalid)
+    return trials(
+        base,
+        grid,
+        field_sets=data.get("points", [{}]),
+        seeds=which,
+        out=out,
+        code=load_user_code(code),
+        skip_invalid=skip_invalid,
+    )
 
 
 def _check_table(name: str | None) -> None:
-    """Before hours of training: can the table be written as it is asked for?"""
+    """Refuse a table that cannot be written, before hours of training."""
     if name is None:
         return
     if Path(name).suffix not in (".parquet", ".csv", ".json"):
@@ -157,7 +157,7 @@ def _check_table(name: str | None) -> None:
     if Path(name).suffix == ".parquet" and not has_parquet():
         raise ValueError("a Parquet table needs pyarrow: pip install 'looped[cluster]'. Or write .csv.")
     if not Path(name).absolute().parent.is_dir():
-        raise ValueError(f"`--table` names a file in a folder that is there; got {name}. Make the folder.")
+        raise ValueError(f"`--table` must name a file in an existing folder; got {name}. Make the folder.")
 
 
 def _write(folder: Path, rows: Sequence[Row], wanted: str | None) -> list[Path]:
@@ -170,10 +170,10 @@ def _write(folder: Path, rows: Sequence[Row], wanted: str | None) -> list[Path]:
 
 @contextlib.contextmanager
 def live_table(asked: Sequence[Trial], *, quiet: bool) -> Iterator[Tell]:
-    """The counts, and the points at work or in trouble, drawn anew a few times a second."""
+    """The counts, and the points that run or failed, redrawn a few times a second."""
     stands = [Standing() for _ in asked]
     if quiet:
-        yield lambda index, one: None
+        yield lambda index, standing: None
         return
     draw = functools.partial(_picture, asked, stands, SHOWN)
     with Live(console=messages, refresh_per_second=4, transient=True, get_renderable=draw):
@@ -181,15 +181,15 @@ def live_table(asked: Sequence[Trial], *, quiet: bool) -> Iterator[Tell]:
 
 
 def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> Table:
-    """The points, or those of most interest, with the fields in which they differ; steps until all are done."""
-    counts = Counter(one.status for one in stands)
-    said = ", ".join(f"{count} {status}" for status, count in counts.items())
+    """At most `most` points, running and failed ones first, with the fields in which they differ."""
+    counts = Counter(standing.status for standing in stands)
+    totals = ", ".join(f"{count} {status}" for status, count in counts.items())
     first = sorted(range(len(asked)), key=lambda index: INTEREST.index(stands[index].status))[:most]
     names = dict.fromkeys(name for point in asked for name in point.fields)
     varied = [name for name in names if len({str(point.fields.get(name)) for point in asked}) > 1]
-    title = f"{asked[0].experiment.name}, {len(asked)} points: {said}"
+    title = f"{asked[0].experiment.name}, {len(asked)} points: {totals}"
     rows = Table(title=escape(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    done = all(one.status == "finished" for one in stands)
+    done = all(standing.status == "finished" for standing in stands)
     rows.add_column("run", no_wrap=True)
     for name in _headers(varied):
         rows.add_column(escape(name), overflow="fold")
@@ -197,10 +197,12 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
     for name in (*["step"] * (not done), "loss", "error"):
         rows.add_column(name, no_wrap=True)
     for index in sorted(first):
-        point, one = asked[index], stands[index]
-        step = max(one.step, int(one.metrics.get("step", 0))) if one.status == "running" else one.step
-        numbers = [f"{one.metrics[key]:.4f}" if key in one.metrics else "" for key in ("loss", "error")]
-        status = f"[{COLOURS.get(one.status, 'yellow')}]{one.status}[/]" + (f", {one.lost} lost" if one.lost else "")
+        point, stand = asked[index], stands[index]
+        running = stand.status == "running"
+        step = max(stand.step, int(stand.metrics.get("step", 0))) if running else stand.step
+        numbers = [number(stand.metrics[key]) if key in stand.metrics else "" for key in ("loss", "error")]
+        status = f"[{COLOURS.get(stand.status, 'yellow')}]{stand.status}[/]"
+        status += f", {stand.lost} lost" if stand.lost else ""
         values = [escape(str(point.fields.get(name, ""))) for name in varied]
         steps = [] if done else [f"{step}/{point.steps}"]
         rows.add_row(point.path.name.rpartition("-")[2], *values, status, *steps, *numbers)
@@ -208,7 +210,7 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
 
 
 def _headers(names: Sequence[str]) -> list[str]:
-    """The last word of every field, or all of it where two end alike, in lines short enough for a narrow terminal."""
+    """The last word of every field, or all of it where two end alike, broken into lines for a narrow terminal."""
     ends = Counter(name.rpartition(".")[2] for name in names)
     short = [end if ends[end := name.rpartition(".")[2]] == 1 else name for name in names]
     return [re.sub(r"([._])", r"\1\n", name) for name in short]

@@ -1,6 +1,6 @@
 """The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters.
 
-Parameters are logarithms, so that all of them are positive; `starts` covers several decades around 1/|X'X|.
+Parameters are fitted as logarithms, so that they are positive; `starts` covers several decades around 1/|X'X|.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Algorithm:
 
 
 def preconditioned_answers(prompt: Prompt, steps: int, matrix: Float[Tensor, "d d"]) -> Answers:
-    """Gradient descent with `matrix` for a rate in every step."""
+    """Gradient descent with `matrix` as the rate of every step."""
     weights = preconditioned_descent(*_examples(prompt), preconditioners=matrix.expand(steps, -1, -1))[-1]
     return _linear(prompt, weights)
 
@@ -111,8 +111,8 @@ def _intervals(prompt: Prompt, steps: int) -> Tensor:
     largest, _ = _largest(prompt)
     pairs = [(high / ratio, high) for high in (0.6, 0.9, 1.2, 1.8) for ratio in (1.5, 3.0, 10.0, 40.0)]
     # the second parameter is high - low, so that high stays above
-    found = [(largest * low, largest * (high - low)) for low, high in pairs]
-    return torch.tensor(found).to(prompt.xs).log()
+    starts = [(largest * low, largest * (high - low)) for low, high in pairs]
+    return torch.tensor(starts).to(prompt.xs).log()
 
 
 def _chebyshev(prompt: Prompt, steps: int, values: Tensor) -> Answers:
@@ -143,15 +143,14 @@ def _functional(kernel: Kernel, slope: Callable[[Tensor], Tensor]) -> Callable[[
 
 def _kernel_rates(kernel: Kernel, scales: tuple[float, ...]) -> Callable[[Prompt, int], Tensor]:
     def starts(prompt: Prompt, steps: int) -> Tensor:
-        xs, found = prompt.xs[:, :-1], []
+        xs, grid = prompt.xs[:, :-1], []
         size = float(xs.square().sum(-1).mean())
         for scale in scales or (1.0,):
-            norm = float(
-                torch.linalg.matrix_norm(kernel(scale / size * xs, xs) if scales else kernel(xs, xs), 2).mean()
-            )
+            among = kernel(scale / size * xs, xs) if scales else kernel(xs, xs)
+            norm = float(torch.linalg.matrix_norm(among, 2).mean())
             scaled = [scale / size] if scales else []
-            found.extend([factor / norm, *scaled] for factor in (0.01, 0.1, 0.3, 0.7, 1.2, 1.8))
-        return torch.tensor(found).to(prompt.xs).log()
+            grid.extend([factor / norm, *scaled] for factor in (0.01, 0.1, 0.3, 0.7, 1.2, 1.8))
+        return torch.tensor(grid).to(prompt.xs).log()
 
     return starts
 
@@ -178,4 +177,4 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     ),
     Algorithm(name="Chebyshev", parameters=("low", "spread"), starts=_intervals, answers=_chebyshev),
 )
-"""Simplest first: where two are as near, the one before counts."""
+"""Simplest first: where two are about as near, the first is named."""

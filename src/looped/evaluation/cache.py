@@ -1,4 +1,4 @@
-"""Answers of baselines kept by content: the same prompts, baseline and parameters are never computed twice."""
+"""A cache of baselines' answers: the same prompts, baseline and parameters are never computed twice."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from looped.files import digest, read_tensors, write_tensors
 from looped.prompt import Prompt
 
 VERSION = 1
-"""Raised when a baseline's answers change, so that older ones are not found any more."""
-BESIDES = ("progress", "workers")
-"""Parameters that change how an answer comes about, not the answer."""
+"""Raised when a baseline's answers change, so that older files are no longer used."""
+IGNORED_PARAMETERS = ("progress", "workers")
+"""Parameters that change how an answer is computed, not the answer."""
 LIBRARIES = {"looped.baselines.trees": ("scikit-learn", "xgboost-cpu", "xgboost")}
-"""Whose answers they are, in modules that hand the work to others: another version may answer otherwise."""
+"""The libraries that compute a module's answers: another version may answer differently."""
 
-Told = Callable[[str, float], None]
-"""Is told a baseline's name and the share that is done."""
+BaselineProgress = Callable[[str, float], None]
+"""Called with a baseline's name and the share that is done."""
 
 
 def cache_folder() -> Path:
-    """`LOOPED_CACHE`, or `looped` in the user's folder for caches."""
-    own = os.environ.get("LOOPED_CACHE")
-    if own:
-        return Path(own).expanduser()
+    """`LOOPED_CACHE`, or `looped` in the user's cache folder."""
+    chosen = os.environ.get("LOOPED_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
     if sys.platform == "win32":
         base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
@@ -47,56 +47,56 @@ def cache_folder() -> Path:
 
 
 def cached(
-    name: str, baseline: Callable[..., Tensor], folder: Path | None = None, *, progress: Told | None = None
+    name: str, baseline: Callable[..., Tensor], folder: Path | None = None, *, progress: BaselineProgress | None = None
 ) -> Callable[[Prompt], Tensor]:
-    """`baseline`, but an answer that was given before is read from `folder` (default: `cache_folder()` / baselines).
+    """`baseline`, but an answer computed before is read from `folder` (default: `cache_folder()` / baselines).
 
     A baseline is a function of a module, or `functools.partial` or `on_signs` of one, so that its name and parameters
-    say what it is. `name` is for people, and for `progress`. A damaged file is computed again, with a warning.
+    identify it. `name` is shown to people and passed to `progress`. A damaged file is computed again, with a warning.
     """
     about = {"baseline": describe(baseline), "version": VERSION}
 
     def answer(prompt: Prompt) -> Tensor:
         place = cache_folder() / "baselines" if folder is None else folder
         file = place / f"{_slug(name)}-{_key(prompt, about)}.safetensors"
-        found = _read(file, about, prompt)
-        if found is None:
+        answers = _read(file, about, prompt)
+        if answers is None:
             options = {}
             if progress is not None and _takes(baseline, "progress"):
                 options["progress"] = functools.partial(progress, name)
-            found = baseline(prompt, **options)
-            _write(file, found, about)
+            answers = baseline(prompt, **options)
+            _write(file, answers, about)
         if progress is not None:
             progress(name, 1.0)
-        return found
+        return answers
 
     return answer
 
 
 def describe(baseline: Any) -> dict[str, Any]:
-    """What a baseline is, as JSON data: its function and all parameters that change its answers."""
+    """A baseline as JSON data: its function and all parameters that change its answers."""
     if isinstance(baseline, functools.partial):
         if baseline.args:
-            raise ValueError("a cached baseline's parameters are given by name; got some by place in `partial`.")
+            raise ValueError("a cached baseline's parameters must be keywords; got positional ones in `partial`.")
         whole = describe(baseline.func)
-        given = {key: value for key, value in baseline.keywords.items() if key not in BESIDES}
+        given = {key: value for key, value in baseline.keywords.items() if key not in IGNORED_PARAMETERS}
         return {**whole, "parameters": {**whole.get("parameters", {}), **given}}
     if dataclasses.is_dataclass(baseline) and not isinstance(baseline, type):
-        fields = {one.name: getattr(baseline, one.name) for one in dataclasses.fields(baseline)}
+        fields = {field.name: getattr(baseline, field.name) for field in dataclasses.fields(baseline)}
         inner = {key: describe(value) if callable(value) else value for key, value in fields.items()}
         return {"function": f"{type(baseline).__module__}:{type(baseline).__qualname__}", "parameters": inner}
     if not inspect.isfunction(baseline) or "<" in baseline.__qualname__:
         raise ValueError(
-            f"only functions of a module can be cached, since a lambda does not say what it is; got {baseline!r}. "
-            "Use `functools.partial` of a module's function for its parameters."
+            f"only functions of a module can be cached, since a lambda has no name to find it by; got {baseline!r}. "
+            "Use `functools.partial` of a module's function to set parameters."
         )
     defaults = {
-        key: one.default
-        for key, one in inspect.signature(baseline).parameters.items()
-        if one.default is not inspect.Parameter.empty and key not in BESIDES
+        key: parameter.default
+        for key, parameter in inspect.signature(baseline).parameters.items()
+        if parameter.default is not inspect.Parameter.empty and key not in IGNORED_PARAMETERS
     }
     about = {"function": f"{baseline.__module__}:{baseline.__qualname__}", "parameters": defaults}
-    libraries = {one: _version(one) for one in LIBRARIES.get(baseline.__module__, ())}
+    libraries = {name: _version(name) for name in LIBRARIES.get(baseline.__module__, ())}
     return {**about, "libraries": libraries} if libraries else about
 
 
@@ -108,7 +108,7 @@ def _version(package: str) -> str | None:
 
 
 def _key(prompt: Prompt, about: dict[str, Any]) -> str:
-    """SHA-256 over the examples and what answers them; what generated them plays no part."""
+    """SHA-256 over the examples and the baseline's description; it does not matter what generated the examples."""
     tensors = {"xs": prompt.xs.detach().cpu().contiguous(), "ys": prompt.ys.detach().cpu().contiguous()}
     return hashlib.sha256(digest(tensors, _text(about)).encode()).hexdigest()[:32]
 
@@ -128,7 +128,7 @@ def _read(file: Path, about: dict[str, Any], prompt: Prompt) -> Tensor | None:
         tensors, facts = read_tensors(file)
         answers = tensors["answers"]
         if facts != {"about": _text(about)} or answers.shape != prompt.ys.shape:
-            raise ValueError("it answers something else")
+            raise ValueError("it answers other prompts")
     except (ValueError, KeyError, OSError) as error:
         warnings.warn(f"{file} cannot be used ({' '.join(str(error).split())}): computed again.", stacklevel=3)
         return None
@@ -141,7 +141,7 @@ def _write(file: Path, answers: Tensor, about: dict[str, Any]) -> None:
         write_tensors(file, {"answers": answers}, {"about": _text(about)})
     except OSError as error:
         # a full or read-only disk costs time later, not the answer now
-        warnings.warn(f"{file} cannot be written ({error}): the answer is not kept.", stacklevel=3)
+        warnings.warn(f"{file} cannot be written ({error}): the answer is not cached.", stacklevel=3)
 
 
 def _takes(baseline: Any, option: str) -> bool:

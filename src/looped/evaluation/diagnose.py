@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.evaluation.bootstrap import bootstrap
-from looped.evaluation.curves import Curve, over_tokens
+from looped.evaluation.curves import Curve
+from looped.evaluation.errors import over_tokens, weight_of
 from looped.evaluation.radius import spectral_radius
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel
@@ -26,30 +26,30 @@ from looped.prompt import AnyPrompt, Prompt
 from looped.tasks.task import Task
 
 WORSE = 2.0
-"""An error has left the best one when it is this many times larger, intervals apart..."""
+"""The error counts as worse than the best one from this factor on, intervals apart..."""
 ROUNDING = 1e-6
-"""... and more than this, in units of predicting zero: below, only rounding is seen."""
+"""... and only if it is larger by more than this, in units of predicting zero: below that it is rounding."""
 SETTLED = 1e-3
-"""A state has settled when a loop moves it by less than this part of its length."""
+"""A state has settled when a loop moves it by less than this fraction of its length."""
 SAME = 1e-2
-"""Predictions are the same when they differ by less than this part of their size."""
+"""Predictions are the same when they differ by less than this fraction of their size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """A number over prompts."""
+    """How a number is distributed over prompts."""
 
     median: float
-    """In the middle."""
+    """The median."""
     low: float
-    """5% of the prompts lie below."""
+    """The 5% quantile."""
     high: float
-    """95% do."""
+    """The 95% quantile."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """How a model behaves when it is looped on and on."""
+    """How a model behaves when it is looped far beyond its trained loops."""
 
     task: str
     """The task, as written in Python."""
@@ -66,26 +66,26 @@ class Diagnosis:
     change: Curve
     """|state - previous| / |state| by loop."""
     best_loop: int
-    """Where the mean error is least."""
+    """The loop of the smallest mean error."""
     diverges_at: int | None
-    """The first loop from which on, to the last, the error's interval lies above `WORSE` times the best one's."""
+    """The first loop from which the error's interval stays above `WORSE` times the best one's; None: there is none."""
     overflows_at: int | None
     """The first loop after which some state, or its error, is not finite."""
     settled: float
-    """Part of the prompts whose state the last loop moved by less than `SETTLED`."""
+    """Share of the prompts whose state the last loop moved by less than `SETTLED`."""
     radius: Spread | None
     """Spectral radius of the step's Jacobian at the last state; None where that is not finite."""
     repelled: float | None
-    """Part of the prompts whose radius is above 1: a disturbance of their last state grows."""
+    """Share of the prompts whose radius is above 1: a disturbance of their last state grows."""
     starts: int
     """How many random starts were tried; 0 where the prompt enters by the first state alone."""
     apart: float | None
     """Root mean square distance of predictions from random starts to the usual ones, over the latter's size; None where
     it is not finite."""
     same: float | None
-    """Part of prompts whose predictions from every random start are within `SAME` of the usual ones."""
+    """Share of the prompts whose predictions from every random start are within `SAME` of the usual ones."""
     verdict: str
-    """All this in plain language."""
+    """The diagnosis in words."""
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
@@ -104,9 +104,9 @@ def diagnose(
     seed: int = 0,
     level: float = 0.9,
 ) -> Diagnosis:
-    """Loop a model on for `loops` loops (four times the trained ones unless given) and say whether it is stable.
+    """Run a model for `loops` loops (default: four times the trained ones) and say whether it is stable.
 
-    Random starts are normal, as large as the last state. They say something only where every loop reads the prompt:
+    Random starts are normal, as large as the last state. They are informative only where every loop reads the prompt:
     without injection another start is another prompt.
     """
     trained = model.config.loops
@@ -114,20 +114,25 @@ def diagnose(
     loops = 4 * trained if loops is None else loops
     if loops <= trained:
         raise ValueError(f"`loops` must be above the trained loops={trained}, to see past them; got {loops}.")
-    weight = next(model.parameters(), torch.empty(0))
+    weight = weight_of(model)
     # on the CPU, as `evaluate` draws them; the random starts on the model's device
     prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
     prompt = prompt.to(weight.device).to(weight.dtype)
     generator = torch.Generator(weight.device).manual_seed(stream(seed, "starts"))
     prompt.check_finite()
     context = model.embed(prompt)
-    state, errors, changes, overflow = _loop_on(model, task, prompt, context, loops)
-    error, change = (_curve(name, one, level, seed) for name, one in (("error", errors), ("state change", changes)))
-    radii = spectral_radius(model, state, context, t=loops, generator=generator) if overflow is None else None
-    radii = None if radii is None or not bool(radii.isfinite().all()) else radii
-    injected = getattr(model.config, "inject", "none") != "none"
-    distances = _paths(model, state, context, loops, starts if injected else 0, generator) if overflow is None else None
-    finding = Diagnosis(
+    state, errors, changes, overflow = _run_loops(model, task, prompt, context, loops)
+    error, change = (
+        Curve.over_prompts(label, range(1, loops + 1), values, level=level, seed=seed)
+        for label, values in (("error", errors), ("state change", changes))
+    )
+    radii = distances = None
+    if overflow is None:
+        radii = spectral_radius(model, state, context, t=loops, generator=generator)
+        radii = radii if bool(radii.isfinite().all()) else None
+        if getattr(model.config, "inject", "none") != "none":
+            distances = _start_distances(model, state, context, loops, starts, generator)
+    diagnosis = Diagnosis(
         task=repr(task),
         prompts=prompts,
         level=level,
@@ -142,15 +147,15 @@ def diagnose(
         radius=None if radii is None else _spread(radii),
         repelled=None if radii is None else float((radii > 1).double().mean()),
         starts=0 if distances is None else starts,
-        apart=None if distances is None else _number(distances.square().mean().sqrt()),
+        apart=None if distances is None else _finite_or_none(distances.square().mean().sqrt()),
         same=None if distances is None else float((distances.amax(0) < SAME).double().mean()),
         verdict="",
     )
-    return Diagnosis(**{**vars(finding), "verdict": verdict(finding)})
+    return replace(diagnosis, verdict=verdict(diagnosis))
 
 
 def diverging_loop(error: Curve) -> int | None:
-    """The first loop from which on, to the last, the error is surely worse than its best: the rule of `diverges_at`.
+    """The first loop from which the error stays surely worse than its best: the rule of `diverges_at`.
 
         low(t) > WORSE high(best) + ROUNDING,  best = the loop of the least mean
 
@@ -160,74 +165,74 @@ def diverging_loop(error: Curve) -> int | None:
     bound = WORSE * error.high[best] + ROUNDING
     if not math.isfinite(bound):
         return error.x[0]
-    found = None
+    first = None
     for loop, low in zip(reversed(error.x[best + 1 :]), reversed(error.low[best + 1 :]), strict=True):
         if math.isfinite(low) and low <= bound:
             break
-        found = loop
-    return found
+        first = loop
+    return first
 
 
-def verdict(found: Diagnosis) -> str:
-    """A diagnosis in a few sentences."""
-    last, best = found.error.mean[-1], found.error.at(found.best_loop)
-    past = f"after {found.loops} loops (trained with {found.trained_loops})"
-    if found.overflows_at == 1:
+def verdict(diagnosis: Diagnosis) -> str:
+    """The diagnosis in a few sentences."""
+    last, best = diagnosis.error.mean[-1], diagnosis.error.at(diagnosis.best_loop)
+    past = f"after {diagnosis.loops} loops (trained with {diagnosis.trained_loops})"
+    if diagnosis.overflows_at == 1:
         return "Unstable: the state or its error overflows in the first loop. Rescale the task's x and y, or retrain."
-    if found.overflows_at is not None:
+    if diagnosis.overflows_at is not None:
         return (
-            f"Unstable: the state or its error overflows at loop {found.overflows_at}. Before that the error was best "
-            f"at loop {found.best_loop} ({best:.3g}). {_advice(found)}"
+            f"Unstable: the state or its error overflows at loop {diagnosis.overflows_at}. Before that the error was "
+            f"best at loop {diagnosis.best_loop} ({best:.3g}). {_advice(diagnosis)}"
         )
     parts = []
-    if found.diverges_at is not None:
+    if diagnosis.diverges_at is not None:
         parts.append(
-            f"Unstable: the error is best at loop {found.best_loop} ({best:.3g}), from loop {found.diverges_at} on it "
-            f"stays more than {WORSE:g} times that, and {past} it is {last:.3g}."
+            f"Unstable: the error is best at loop {diagnosis.best_loop} ({best:.3g}), from loop "
+            f"{diagnosis.diverges_at} on it stays more than {WORSE:g} times that, and {past} it is {last:.3g}."
         )
-    elif found.error.low[-1] > found.error.high[found.best_loop - 1] + ROUNDING:
+    elif diagnosis.error.low[-1] > diagnosis.error.high[diagnosis.best_loop - 1] + ROUNDING:
         parts.append(
-            f"Drifts: {past} the error is {last:.3g}, surely above its best ({best:.3g}, at loop {found.best_loop}), "
-            f"but not surely {WORSE:g} times that."
+            f"Drifts: {past} the error is {last:.3g}, surely above its best ({best:.3g}, at loop "
+            f"{diagnosis.best_loop}), but not surely {WORSE:g} times that."
         )
     else:
-        parts.append(f"Stable: {past} the error is {last:.3g}; its best was {best:.3g}, at loop {found.best_loop}.")
-    still = f"{found.settled:.0%} of the prompts have settled (a loop moves their state by less than {SETTLED:.1%})"
-    parts.append(f"{still[0].upper()}{still[1:]}." if found.settled >= 0.9 else f"The state keeps moving: {still}.")
-    radius, repelled = found.radius, found.repelled
+        parts.append(f"Stable: {past} the error is {last:.3g}; its best was {best:.3g}, at loop {diagnosis.best_loop}.")
+    still = f"{diagnosis.settled:.0%} of the prompts have settled (a loop moves their state by less than {SETTLED:.1%})"
+    parts.append(f"{still[0].upper()}{still[1:]}." if diagnosis.settled >= 0.9 else f"The state keeps moving: {still}.")
+    radius, repelled = diagnosis.radius, diagnosis.repelled
     if radius is not None and repelled is not None:
         measured = f"spectral radius {radius.median:.4g}, {radius.low:.4g} to {radius.high:.4g} for most prompts"
         if repelled >= 0.5:
             parts.append(f"The last state repels ({measured}): a small disturbance grows, no fixed point holds it.")
-        elif found.diverges_at is not None:
+        elif diagnosis.diverges_at is not None:
             parts.append(f"The last state attracts ({measured}): there is a fixed point, at the wrong answer.")
         else:
             parts.append(f"The last state attracts ({measured}): a small disturbance dies out.")
         if 0 < repelled < 0.5:
             parts.append(f"For {repelled:.0%} of the prompts it repels.")
-    parts.append(_paths_said(found))
-    if found.diverges_at is not None:
-        parts.append(_advice(found))
+    parts.append(_starts_in_words(diagnosis))
+    if diagnosis.diverges_at is not None:
+        parts.append(_advice(diagnosis))
     return " ".join(parts)
 
 
-def _paths_said(found: Diagnosis) -> str:
-    if found.same is not None and found.apart is None:
+def _starts_in_words(diagnosis: Diagnosis) -> str:
+    if diagnosis.same is not None and diagnosis.apart is None:
         return "Path dependent: from random starts the predictions overflow."
-    if found.same is None or found.apart is None:
+    if diagnosis.same is None or diagnosis.apart is None:
         return "The prompt enters by the first state alone, so random starts say nothing."
-    if found.same >= 0.9:
-        return f"Path independent: {found.same:.0%} of the prompts end at the same predictions from random starts."
+    if diagnosis.same >= 0.9:
+        return f"Path independent: {diagnosis.same:.0%} of the prompts end at the same predictions from random starts."
     return (
-        f"Path dependent: random starts end {found.apart:.2g} of a prediction's size away, and only {found.same:.0%} "
-        "of the prompts where they usually do."
+        f"Path dependent: random starts end {diagnosis.apart:.2g} of a prediction's size away, and only "
+        f"{diagnosis.same:.0%} of the prompts where they usually do."
     )
 
 
-def _advice(found: Diagnosis) -> str:
-    if found.starts == 0 and found.overflows_at is None:
-        return f"Run it for {found.best_loop} loops, or train it with the prompt injected in every loop."
-    return f"Run it for {found.best_loop} loops, or train it with more loops."
+def _advice(diagnosis: Diagnosis) -> str:
+    if diagnosis.starts == 0 and diagnosis.overflows_at is None:
+        return f"Run it for {diagnosis.best_loop} loops, or train it with the prompt injected in every loop."
+    return f"Run it for {diagnosis.best_loop} loops, or train it with more loops."
 
 
 def _check(model: LoopedModel, prompts: int, starts: int) -> None:
@@ -247,7 +252,7 @@ def _check(model: LoopedModel, prompts: int, starts: int) -> None:
         raise ValueError(f"`starts` must be at least 1; got {starts}.")
 
 
-def _loop_on(
+def _run_loops(
     model: LoopedModel, task: Task, prompt: AnyPrompt, context: Context, loops: int
 ) -> tuple[State, Float[Tensor, "batch loops"], Float[Tensor, "batch loops"], int | None]:
     """The last state, every loop's error and state change, and the first loop after which one of them is not finite."""
@@ -258,9 +263,8 @@ def _loop_on(
         moved = [new - old for new, old in zip(leaves(state), leaves(previous), strict=True)]
         size = _length(leaves(state))
         changes.append(_length(moved) / size.clamp(min=torch.finfo(size.dtype).tiny))  # a state of zeros stays itself
-        if overflow is None and not all(
-            bool(one.isfinite().all()) for one in (*leaves(state), errors[-1], changes[-1])
-        ):
+        watched = (*leaves(state), errors[-1], changes[-1])
+        if overflow is None and not all(bool(tensor.isfinite().all()) for tensor in watched):
             overflow = t + 1
     return state, torch.stack(errors, 1), torch.stack(changes, 1), overflow
 
@@ -276,36 +280,30 @@ def _length(parts: Sequence[Tensor]) -> Float[Tensor, " batch"]:
     return torch.stack([part.flatten(1).square().sum(1) for part in parts]).sum(0).sqrt()
 
 
-def _paths(
+def _start_distances(
     model: LoopedModel, state: State, context: Context, loops: int, starts: int, generator: torch.Generator
-) -> Float[Tensor, "starts batch"] | None:
-    """How far predictions from random starts end from those of the usual start, over the latter's size."""
+) -> Float[Tensor, "starts batch"]:
+    """The distance of predictions from random starts to the usual ones, over the size of the latter."""
     usual = model.readout(state, context).flatten(1)
     size = usual.square().mean().sqrt().clamp(min=torch.finfo(usual.dtype).tiny)
-    found = []
+    distances = []
     for _ in range(starts):
-        other = tree_map(lambda leaf: _like(leaf, generator), state)
+        other = tree_map(lambda leaf: _normal_like(leaf, generator), state)
         for t in range(loops):
             other = model.step(other, context, t)
         apart = model.readout(other, context).flatten(1) - usual
-        found.append(apart.square().mean(1).sqrt() / size)
-    return torch.stack(found) if found else None
+        distances.append(apart.square().mean(1).sqrt() / size)
+    return torch.stack(distances)
 
 
-def _number(value: Tensor) -> float | None:
+def _finite_or_none(value: Tensor) -> float | None:
     return float(value) if bool(value.isfinite()) else None
 
 
-def _like(leaf: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal numbers as large as the leaf's."""
+def _normal_like(leaf: Tensor, generator: torch.Generator) -> Tensor:
+    """Normal numbers as large as those of the leaf."""
     normal = torch.randn(leaf.shape, generator=generator, device=leaf.device, dtype=leaf.dtype)
     return normal * leaf.square().mean().sqrt()
-
-
-def _curve(label: str, values: Float[Tensor, "batch loops"], level: float, seed: int) -> Curve:
-    interval = bootstrap(values, level=level, seed=seed)
-    loops = list(range(1, values.shape[1] + 1))
-    return Curve(label=label, x=loops, **{key: value.tolist() for key, value in interval._asdict().items()})
 
 
 def _best(means: Sequence[float]) -> int:

@@ -1,8 +1,8 @@
-"""Which algorithm is this? A model's predictions and input gradients, loop by loop, against known algorithms.
+"""Which algorithm does a model run? Its predictions and input gradients, loop by loop, against known algorithms.
 
 Two algorithms can agree in their predictions on the prompts at hand and differ as functions of the query; the gradient
-d prediction / d x_q tells them apart (for least squares it is the weight vector itself). Every algorithm comes with its
-own best parameters, fitted on one half of the prompts; distances are judged on the other half.
+d prediction / d x_q tells them apart (for least squares it is the weight vector). Every algorithm gets its best
+parameters, fitted on one half of the prompts; distances are measured on the other half.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ from looped.models.loop import check_loops
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 
-SLACK = 1.05
-"""A simpler algorithm is preferred when its distance is at most this many times the least, plus `ROUNDING`."""
-ROUNDING = 1e-7
+SLACK, ROUNDING = 1.05, 1e-7
+"""A simpler algorithm is preferred when its distance is at most `SLACK` times the least, plus `ROUNDING`."""
 FIRST, NEAR = 8, 4
-"""Unless told, every loop is compared with 1 to as many steps as there are loops, at most `FIRST`, and with those from
-`NEAR` below its number up to it:
-the cost of all up to the loops would grow with their cube."""
+"""By default loop t is compared with 1 to min(loops, `FIRST`) steps and with t - `NEAR` to t steps. The cost of trying
+all counts up to the loops would grow with their cube."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,20 +62,25 @@ class Loop:
     searched: list[int]
     """The step counts that were tried."""
     best: Match | None
-    """The simplest algorithm among the nearest; None where the model still answers 0."""
+    """The simplest of the nearest algorithms; None where the model still answers 0."""
     others: list[Match]
     """The best step count of every algorithm, nearest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identification:
-    """A model, loop by loop."""
+    """What a model computes, loop by loop."""
 
     task: str
+    """The task, as written in Python."""
     prompts: int
+    """How many prompts were drawn: half to fit, half to judge."""
     examples: int
+    """Examples before the query."""
     level: float
+    """Level of the intervals."""
     loops: list[Loop]
+    """One entry a loop."""
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
@@ -105,10 +108,9 @@ def identify(
 ) -> Identification:
     """Compare every loop up to `loops` with 1 to `max_steps` steps of every algorithm, in float64.
 
-    Unless `max_steps` is given, with 1 to `loops` steps, at most 8, and with those from 4 below the loop's number up
-    to it.
+        distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
 
-    distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
+    Without `max_steps`, `FIRST` and `NEAR` say which step counts are tried.
     """
     loops = model.config.loops if loops is None else loops
     check_loops(loops)
@@ -124,16 +126,16 @@ def identify(
     sample = only_pairs(drawn, "identify").to(device)
     sample.check_finite()
     prompt = Prompt(sample.xs.double(), sample.ys.double())
-    found = []
+    identified = []
     for loop, answers in enumerate(answers_of(model, prompt, loops), 1):
         try:
-            found.append(_identify(loop, prompt, answers, _searched(loop, loops, max_steps), level, seed))
+            identified.append(_identify_loop(loop, prompt, answers, _searched(loop, loops, max_steps), level, seed))
         except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
             raise ValueError(
-                "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme scale. "
+                "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme size. "
                 "Use a task whose examples differ."
             ) from None
-    return Identification(task=repr(task), prompts=prompts, examples=points - 1, level=level, loops=found)
+    return Identification(task=repr(task), prompts=prompts, examples=points - 1, level=level, loops=identified)
 
 
 def answers_of(model: LoopedModel, prompt: Prompt, loops: int) -> list[Answers]:
@@ -143,10 +145,11 @@ def answers_of(model: LoopedModel, prompt: Prompt, loops: int) -> list[Answers]:
     outputs = model(asked, loops=loops, keep=loops)
     if outputs.shape[-1] not in (1, prompt.num_examples) or getattr(model.config, "hide_label", True) is False:
         raise ValueError("only models that predict the query's label can be identified; this one answers a vector.")
-    kept = outputs[..., -1]
-    gradients = [torch.autograd.grad(one.sum(), query, retain_graph=True, allow_unused=True)[0] for one in kept]
-    zero = torch.zeros_like(query)
-    return [Answers(one.detach(), zero if slope is None else slope) for one, slope in zip(kept, gradients, strict=True)]
+    answers = []
+    for predictions in outputs[..., -1]:
+        (slope,) = torch.autograd.grad(predictions.sum(), query, retain_graph=True, allow_unused=True)
+        answers.append(Answers(predictions.detach(), torch.zeros_like(query) if slope is None else slope))
+    return answers
 
 
 def _searched(loop: int, loops: int, max_steps: int | None) -> list[int]:
@@ -156,7 +159,7 @@ def _searched(loop: int, loops: int, max_steps: int | None) -> list[int]:
     return sorted({*range(1, min(loops, FIRST) + 1), *range(max(1, loop - NEAR), loop + 1)})
 
 
-def _identify(loop: int, prompt: Prompt, answers: Answers, searched: list[int], level: float, seed: int) -> Loop:
+def _identify_loop(loop: int, prompt: Prompt, answers: Answers, searched: list[int], level: float, seed: int) -> Loop:
     half = len(prompt.xs) // 2
     fit, judge = (_half(prompt, answers, part) for part in (slice(half), slice(half, None)))
     if min(*fit.sizes, *judge.sizes) == 0 or not all(map(math.isfinite, (*fit.sizes, *judge.sizes))):
@@ -166,15 +169,15 @@ def _identify(loop: int, prompt: Prompt, answers: Answers, searched: list[int], 
     for algorithm in ALGORITHMS:
         counts = searched if algorithm.iterates else [0]
         tried = [_match(algorithm, count, fit, judge, level, seed) for count in counts]
-        known = [one for one in tried if one is not None and _finite(one)]
-        matches += _simplest(known)
+        finite = [match for match in tried if match is not None and _finite(match)]
+        matches += _simplest(finite)
         if algorithm.name == "gradient descent":
-            descents = known
-    tried = [_preconditioned(one, fit, judge, level, seed) for one in descents]
-    matches += _simplest([one for one in tried if _finite(one)])
+            descents = finite
+    tried = [_preconditioned(descent, fit, judge, level, seed) for descent in descents]
+    matches += _simplest([match for match in tried if _finite(match)])
     if not matches:
         return Loop(loop=loop, searched=searched, best=None, others=[])
-    nearest = sorted(matches, key=lambda one: one.distance)
+    nearest = sorted(matches, key=lambda match: match.distance)
     return Loop(loop=loop, searched=searched, best=_simplest(matches)[0], others=nearest)
 
 
@@ -183,22 +186,22 @@ def _finite(match: Match) -> bool:
 
 
 def _simplest(matches: list[Match]) -> list[Match]:
-    """The first, and so simplest or shortest, of those that are as near as the nearest; nothing out of nothing."""
-    least = min((one.distance for one in matches), default=0.0)
-    return [one for one in matches if one.distance <= SLACK * least + ROUNDING][:1]
+    """The first, and so the simplest or shortest, of those about as near as the nearest; empty for no matches."""
+    least = min((match.distance for match in matches), default=0.0)
+    return [match for match in matches if match.distance <= SLACK * least + ROUNDING][:1]
 
 
 def _half(prompt: Prompt, answers: Answers, part: slice) -> _Half:
-    own = Answers(answers.predictions[part], answers.gradients[part])
-    sizes = float(own.predictions.square().mean()), float(own.gradients.square().sum(-1).mean())
-    return _Half(prompt.rows(part), own, sizes)
+    half = Answers(answers.predictions[part], answers.gradients[part])
+    sizes = float(half.predictions.square().mean()), float(half.gradients.square().sum(-1).mean())
+    return _Half(prompt.rows(part), half, sizes)
 
 
 def _apart(half: _Half, given: Answers) -> Float[Tensor, "batch 2"]:
     """Relative squared distances prompt by prompt, of predictions and of gradients."""
-    one = (half.answers.predictions - given.predictions).square() / half.sizes[0]
-    other = (half.answers.gradients - given.gradients).square().sum(-1) / half.sizes[1]
-    return torch.stack([one, other], -1)
+    predictions = (half.answers.predictions - given.predictions).square() / half.sizes[0]
+    gradients = (half.answers.gradients - given.gradients).square().sum(-1) / half.sizes[1]
+    return torch.stack([predictions, gradients], -1)
 
 
 def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: float, seed: int) -> Match | None:
@@ -206,9 +209,9 @@ def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: fl
 
     def residuals(values: Tensor) -> Tensor:
         given = algorithm.answers(fit.prompt, steps, values)
-        one = (given.predictions - fit.answers.predictions) / fit.sizes[0] ** 0.5
-        other = (given.gradients - fit.answers.gradients) / fit.sizes[1] ** 0.5
-        return torch.cat([one, other.flatten()])
+        predictions = (given.predictions - fit.answers.predictions) / fit.sizes[0] ** 0.5
+        gradients = (given.gradients - fit.answers.gradients) / fit.sizes[1] ** 0.5
+        return torch.cat([predictions, gradients.flatten()])
 
     best = levenberg(residuals, algorithm.starts(fit.prompt, steps))
     if best is None:
@@ -218,7 +221,7 @@ def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: fl
 
 
 def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed: int) -> Match:
-    """Gradient descent with a matrix for a rate, the same in every step, found from the plain descent's rate."""
+    """Gradient descent with a matrix as its rate, the same in every step, fitted from the plain descent's rate."""
     d, steps = fit.prompt.d, descent.steps
     matrix = (descent.parameters["rate"] * torch.eye(d).to(fit.prompt.xs)).requires_grad_()
     optimizer = torch.optim.LBFGS(

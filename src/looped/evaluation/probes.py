@@ -1,8 +1,8 @@
 """What can be read off a model's states: small networks trained to recover a quantity, loop by loop.
 
-A probe for i examples reads the tokens of the first i pairs and no others, in the state after one loop (or layer). All
-probes, one for every loop, number of examples and target, are one batch of models and are trained together; each comes
-out as it would alone.
+A probe for i examples reads the tokens of the first i pairs only, in the state after one loop (or layer). There is a
+probe for every loop, number of examples and target. All of them train together as one batch of models, and each comes
+out as if it had trained alone.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve
+from looped.evaluation.errors import weight_of
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 
 Target = Callable[[Prompt], Tensor]
-"""The first i pairs of every prompt -> (batch, out): what a probe of those pairs is to recover."""
+"""The first i pairs of every prompt -> (batch, out): what a probe of those pairs should recover."""
 CHUNK = 128
 """Prompts judged at once."""
 
@@ -36,7 +37,7 @@ def gradient(prompt: Prompt) -> Float[Tensor, "batch d"]:
 def least_squares_weights(prompt: Prompt) -> Float[Tensor, "batch d"]:
     """w_ols, the shortest where there are several: pinv(X) y. Ref: yang24, App. F.
 
-    By the smaller of XX' and X'X in float64, whose eigenvalues come quickly for many small matrices at once.
+    Uses the smaller of XX' and X'X, in float64: eigenvalues of many small symmetric matrices are fast.
     """
     xs, ys = prompt.xs.double(), prompt.ys.double()[..., None]
     if prompt.num_examples <= prompt.d:
@@ -85,7 +86,7 @@ class Probes:
     probed: list[Probed]
     """One for each target."""
     control: list[Probed]
-    """The same for probes that were trained on w = 1 alone, which only know the law of x; judged like the others."""
+    """The same for probes trained on w = 1 alone, which know only the distribution of x; judged like the others."""
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
@@ -116,8 +117,8 @@ def probe(
 
     Ref: yang24, App. F (`hidden` 64, Adam at 1e-3; steps and batch are not stated). Errors are divided by the number
     of coordinates once; the published program divides twice, and its probes see tokens of later pairs. Every step has
-    fresh prompts, and the judged ones have a stream of their own. `lengths` is 1 .. points - 1 unless given; prompts
-    are as long as the longest. `progress` is called with (steps done, steps).
+    fresh prompts, and the judged ones come from another random stream. `lengths` is 1 .. points - 1 unless given;
+    prompts are as long as the longest. `progress` is called with (steps done, steps).
     """
     lengths = list(range(1, points)) if lengths is None else list(lengths)
     if not targets or not lengths or min(lengths) < 1 or max(lengths) > points:
@@ -127,7 +128,7 @@ def probe(
             raise ValueError(f"`{name}` must be at least 1; got {value}.")
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
-    weight = next(model.parameters(), torch.empty(0))
+    weight = weight_of(model)
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
     # on the CPU, as `evaluate` draws them
@@ -146,7 +147,7 @@ def probe(
     optimizer = torch.optim.Adam(stack.parameters, lr=learning_rate)
     for step in range(steps):
         fresh = reader.sample(batch, trained_on)
-        parts = [reader.read(one) for one in ([fresh, reader.fixed(fresh)] if control else [fresh])]
+        parts = [reader.read(prompt) for prompt in ([fresh, reader.fixed(fresh)] if control else [fresh])]
         states = torch.stack([part[0] for part in parts])
         goals = [torch.stack(goal) for goal in zip(*(part[1] for part in parts), strict=True)]
         optimizer.zero_grad()
@@ -155,25 +156,24 @@ def probe(
         if progress is not None:
             progress(step + 1, steps)
     errors, zero = _judge(stack, reader, judged)
+    loops_read = list(range(1, errors.shape[3] + 1))
 
     def probed(group: int, index: int, name: str) -> Probed:
         values = errors[:, group, index]
         table = bootstrap(values, level=level, seed=seed)
-        line = bootstrap(values.mean(-1), level=level, seed=seed)
-        counted = list(range(1, values.shape[1] + 1))
-        curve = Curve(label=name, x=counted, **{key: value.tolist() for key, value in line._asdict().items()})
+        curve = Curve.over_prompts(name, loops_read, values.mean(-1), level=level, seed=seed)
         entries = {key: value.tolist() for key, value in table._asdict().items()}
         return Probed(target=name, by_loop=curve, zero=zero[:, index].mean(0).tolist(), **entries)
 
-    found = [[probed(group, index, name) for index, name in enumerate(targets)] for group in range(stack.groups)]
+    groups = [[probed(group, index, name) for index, name in enumerate(targets)] for group in range(stack.groups)]
     return Probes(
         task=repr(task),
         prompts=prompts,
         level=level,
-        loops=list(range(1, errors.shape[3] + 1)),
+        loops=loops_read,
         lengths=lengths,
-        probed=found[0],
-        control=found[1] if control else [],
+        probed=groups[0],
+        control=groups[1] if control else [],
     )
 
 
@@ -220,7 +220,7 @@ class ProbeStack:
         return torch.relu(pooled @ self.w_1 + self.b_1) @ self.w_2 + self.b_2
 
     def errors(self, states: Tensor, goals: Sequence[Tensor]) -> Float[Tensor, "groups targets loops lengths batch"]:
-        """Mean square over each target's own coordinates; `goals` are (groups, lengths, batch, out) each."""
+        """Mean square over the coordinates of each target; a goal is (groups, lengths, batch, out)."""
         answers = self(states)
         parts = [
             (answers[:, index, ..., : goal.shape[-1]] - goal[:, None]).square().mean(-1)
@@ -243,7 +243,7 @@ class _Reader:
     ):
         if not getattr(model.config, "causal", True) or getattr(model.config, "query", "every") != "every":
             raise ValueError(
-                "only causal models can be probed: here a state of early tokens already knows later pairs."
+                "only causal models can be probed: in this model the state of an early token knows later pairs."
             )
         self.model, self.task, self.targets, self.lengths = model, task, targets, lengths
         self.loops, self.dtype = loops, dtype
@@ -269,7 +269,7 @@ class _Reader:
         tokens = 2 * prompt.num_examples
         if not all(isinstance(state, Tensor) and state.shape[:2] == (len(prompt.xs), tokens) for state in states):
             raise ValueError(
-                "a probe reads one state of two tokens a pair, such as a decoder's; this model has others."
+                "a probe reads a state with two tokens a pair, such as a decoder's; this model's states differ."
             )
         heads = [prompt.head(length) for length in self.lengths]
         goals = [torch.stack([target(head) for head in heads]) for target in self.targets.values()]

@@ -25,17 +25,17 @@ def spectral_radius(
     iterations: int = 40,
     subspace: int = 20,
 ) -> Float[Tensor, " batch"]:
-    """The largest |eigenvalue| of d step(state) / d state, prompt by prompt: they are independent blocks.
+    """The largest |eigenvalue| of d step(state) / d state for every prompt; prompts do not depend on each other.
 
-    In a causal model a token's new state depends on its own and on earlier ones: the Jacobian is block triangular, its
-    eigenvalues are those of the blocks d token / d the same token, and these are what is iterated. All of them run in
-    one pass, and the chain from token to token, which makes power iteration crawl, is gone.
+    In a causal model a token's new state depends on itself and on earlier tokens, so the Jacobian is block triangular.
+    Its eigenvalues are those of the diagonal blocks d token / d the same token. Only these are iterated, all in one
+    pass; the chain from token to token, which would slow power iteration down, drops out.
     """
     if can_ask(model) and isinstance(state, Tensor) and state.ndim == 3:
         batch, twice = len(state), tree_map(lambda leaf: torch.cat((leaf, leaf)), context)
         with asking(model, batch):
-            own = linearised(lambda one: model.step(torch.cat((state, one)), twice, t)[batch:], state)
-        return dominant(own, _normal(state, generator), iterations=iterations, subspace=subspace).amax(-1)
+            diagonal = linearised(lambda tokens: model.step(torch.cat((state, tokens)), twice, t)[batch:], state)
+        return dominant(diagonal, _normal(state, generator), iterations=iterations, subspace=subspace).amax(-1)
     sizes = [leaf.flatten(1).shape[1] for leaf in leaves(state)]
 
     def joined(tree: State) -> Tensor:
@@ -52,7 +52,7 @@ def spectral_radius(
 def linearised(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[[Tensor], Tensor]:
     """v -> J v, J the Jacobian of `function` at `point`.
 
-    J'u is linear in u, so that its derivative along v is J v: the graph of J'u is built once, for all v
+    J'u is linear in u, so its derivative along v is J v. The graph of J'u is built once and serves all v.
     """
     # the fused kernels of attention have no second derivative
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
@@ -71,11 +71,11 @@ def linearised(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[
 def dominant(
     apply: Callable[[Tensor], Tensor], start: Float[Tensor, "*blocks size"], *, iterations: int, subspace: int
 ) -> Float[Tensor, "*blocks"]:
-    """The largest |eigenvalue| of many linear maps at once: power iteration, then Arnoldi in the last directions.
+    """The largest |eigenvalue| of many linear maps at once: power iteration, then a few steps of Arnoldi.
 
         v <- J v / |J v|,  then eigenvalues of H = V'JV,  V an orthonormal basis of v, Jv, .., J^{subspace-1} v
 
-    Power iteration alone turns forever when the largest eigenvalues are a complex pair; H holds both of them.
+    Power iteration alone never settles when the largest eigenvalues are a complex pair; H holds both of them.
     """
     v = _unit(start)
     for _ in range(iterations):
@@ -92,7 +92,7 @@ def dominant(
                 small[..., i, j] += along
                 rest = rest - along[..., None] * direction
         length = rest.norm(dim=-1)
-        # an invariant subspace: what is left is rounding, and zero rows and columns add eigenvalues 0 only
+        # in an invariant subspace only rounding is left; rows and columns of zeros add only eigenvalues 0
         new = length > 100 * torch.finfo(v.dtype).eps * before
         if j + 1 < size:
             small[..., j + 1, j] = torch.where(new, length, 0.0)

@@ -1,4 +1,4 @@
-"""Evaluations beside the run they judge: RUN/evaluations/NN-name.json, in the order in which they were first saved."""
+"""Evaluations saved in the run folder: RUN/evaluations/NN-name.json, in the order in which they were first saved."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Folder(Protocol):
 
 
 def save_evaluation(run: Folder, name: str, evaluation: Evaluation) -> Path:
-    """Keep an evaluation under a title such as 'noisy labels'; one saved under the same title before is replaced.
+    """Save an evaluation under a title such as 'noisy labels'; it replaces an earlier one of the same title.
 
-    A number that is not finite (a model that diverged) is written as null and read back as not a number.
+    A number that is not finite (of a model that diverged) is written as null and read back as NaN.
     """
     if not name.strip():
-        raise ValueError("an evaluation needs a `name`, such as 'noisy labels'; got none.")
+        raise ValueError("an evaluation needs a `name`, such as 'noisy labels'; got an empty one.")
     folder = run.path / "evaluations"
     folder.mkdir(exist_ok=True)
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "evaluation"
     files = _files(run)
     last = max((int(file.name.partition("-")[0]) for file in files), default=0)
-    # a damaged file of that title is replaced too: evaluating again is how one repairs it
+    # a damaged file of that title is replaced too: evaluating again repairs it
     same = [file for file in files if file.stem.partition("-")[2] == slug and _title(file) in (name, None)]
     file = same[0] if same else folder / f"{last + 1:02d}-{slug}.json"
     write_json(file, {"name": name, **finite(evaluation.to_data())})
@@ -68,9 +68,9 @@ def _read(file: Path) -> tuple[str, Evaluation]:
             _typed(data[field], kind, field)
         evaluation = Evaluation(**data, by_examples=by_examples, by_loops=by_loops)
     except KeyError as error:
-        raise ValueError(f"{file} is not a whole evaluation: it has no {error}. Evaluate the run again.") from None
+        raise ValueError(f"{file} is incomplete: it has no {error}. Evaluate the run again.") from None
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{file} is not an evaluation of looped ({error}). Evaluate the run again.") from None
+        raise ValueError(f"{file} is not an evaluation ({error}). Evaluate the run again.") from None
     return name, evaluation
 
 
@@ -80,7 +80,7 @@ def _curve(data: Any) -> Curve:
     if not all(isinstance(number, (int, float)) for number in numbers):
         raise ValueError("a curve holds something that is not a number")
     if any(abs(number) > 2**53 for number in numbers if isinstance(number, int)):
-        raise ValueError("a curve holds a whole number beyond all counting")
+        raise ValueError("a curve holds a whole number above 2^53")
     if not data["x"] or any(len(line) != len(data["x"]) for line in values.values()):
         raise ValueError("a curve's x, mean, low and high must have the same length, at least 1")
     return Curve(label=_typed(data["label"], str, "label"), x=data["x"], **values)

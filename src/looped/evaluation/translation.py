@@ -19,7 +19,7 @@ CHUNK = 128
 def cross_entropies(
     model: LoopedModel, task: Translation, *, n: int, limit: int | None = None
 ) -> tuple[Float[Tensor, "pairs"], Float[Tensor, "pairs"]]:
-    """The summed cross entropy of every English sentence of the split, and how many tokens it has."""
+    """The summed cross entropy of every English sentence of the split, and its number of tokens."""
     prompt = _first(task.everything(n, _device(model)), limit)
     sums, counts = [], []
     for first in range(0, prompt.places[0], CHUNK):
@@ -33,11 +33,11 @@ def cross_entropies(
 def per_token(
     sums: Float[Tensor, "pairs"], counts: Float[Tensor, "pairs"], *, level: float = 0.9, seed: int = 0
 ) -> Interval:
-    """Cross entropy a token, with a bootstrap interval over sentences.
+    """Cross entropy per token, with a bootstrap interval over sentences.
 
         sum_i sums_i / sum_i counts_i, resampled by its linearisation (sums_i - ratio counts_i) / mean count
 
-    Also for the difference of two models: give the difference of their sums.
+    For the difference of two models, pass the difference of their sums.
     """
     ratio = sums.sum() / counts.sum()
     spread = bootstrap((sums - ratio * counts) / counts.mean(), level=level, seed=seed)
@@ -46,23 +46,23 @@ def per_token(
 
 @torch.no_grad()
 def translate(model: LoopedModel, task: Translation, *, n: int, limit: int | None = None) -> list[str]:
-    """The split's German sentences in English: the likeliest next token, again and again, in batches.
+    """English translations of the split's German sentences by greedy decoding, in batches.
 
-    A sentence ends at `</s>` or where `n` tokens, the German side included, are full.
+    A sentence ends at `</s>`, or after `n` tokens, the German side included.
     """
     prompt = _first(task.everything(n, _device(model)), limit)
-    coder, found = task.tokenizer(), []
+    tokenizer, texts = task.tokenizer(), []
     for first in range(0, prompt.places[0], CHUNK):
         tokens = decode(model, prompt.rows(slice(first, first + CHUNK)).tokens)
-        found += coder.decode_batch([row[row.index(BETWEEN) + 1 :] for row in tokens.tolist()])
-    return [text.strip() for text in found]
+        texts += tokenizer.decode_batch([row[row.index(BETWEEN) + 1 :] for row in tokens.tolist()])
+    return [text.strip() for text in texts]
 
 
 def decode(model: LoopedModel, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, "batch seq"]:
-    """Each row's tokens up to `<sep>`, and what the model says after it; padding stands at the end and is not read."""
+    """The tokens of every row up to `<sep>`, then the model's translation, then padding, which is not read."""
     seq = tokens.shape[1]
     places = torch.arange(seq, device=tokens.device)
-    # a German side that fills the row has no place for English, and stays as it is
+    # a German side that fills the row leaves no room for English; the row stays as it is
     fits = (tokens == BETWEEN).any(1)
     last = torch.where(fits, (tokens == BETWEEN).int().argmax(1), seq - 1)
     tokens = torch.where(places <= last[:, None], tokens, PAD)
@@ -91,7 +91,7 @@ def bleu(
         raise ValueError("BLEU needs `sacrebleu`. Install it: pip install 'looped[text]'.") from None
     metric = BLEU(effective_order=True)
     scores = [metric.sentence_score(ours, [theirs]) for ours, theirs in zip(translations, references, strict=True)]
-    facts = torch.tensor([[*one.counts, *one.totals, one.sys_len, one.ref_len] for one in scores]).double()
+    facts = torch.tensor([[*score.counts, *score.totals, score.sys_len, score.ref_len] for score in scores]).double()
 
     def corpus(total: Tensor) -> float:
         whole = [int(value) for value in total.tolist()]

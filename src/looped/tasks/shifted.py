@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from looped.prompt import Prompt
+from looped.tasks.questions import Questions
 from looped.tasks.regression import LinearRegression
 from looped.tasks.task import Task, active_mask
 
@@ -24,13 +25,13 @@ class Draw:
     xs: Float[Tensor, "batch n d"]
     """The examples' x."""
     queries: Float[Tensor, "batch n d"]
-    """What position i asks after the i pairs before it: the very tensor `xs`, until a shift of the query."""
+    """What position i asks after the i pairs before it; the same tensor as `xs` unless a shift changes the query."""
     labels: Callable[[Tensor], Tensor]
-    """(batch, n, d) -> (batch, n): labels of any x; noise is drawn anew at each call."""
+    """(batch, n, d) -> (batch, n): labels of any x; every call draws new noise."""
     variance: float
     """E[y^2]."""
     noise: float
-    """Standard deviation of the part of the labels that is the task's own noise."""
+    """Standard deviation of the noise that the unshifted task adds to its labels."""
     degree: int
     """f(c x) = c^degree f(x)."""
     mask: Float[Tensor, "d"]
@@ -38,37 +39,7 @@ class Draw:
     rank: Float[Tensor, ""]
     """Dimension of the space that the x span."""
     generator: torch.Generator
-
-
-class Questions(NamedTuple):
-    """Prompts with a query of its own at every position: position i is asked (examples[:i], queries[i])."""
-
-    prompt: Prompt
-    """The examples."""
-    queries: Float[Tensor, "batch n d"]
-    """What position i asks; the examples' own x (the same tensor) where no shift changed it."""
-    answers: Float[Tensor, "batch n"]
-    """The labels of the queries."""
-    defined: Bool[Tensor, "n"]
-    """False where the definition gives no query, such as one orthogonal to as many examples as there are dimensions."""
-
-    @property
-    def own(self) -> bool:
-        """Whether each x is its own query, as in any prompt."""
-        return self.queries is self.prompt.xs
-
-    def rows(self, index: slice) -> Questions:
-        """The prompts at `index` of the batch."""
-        prompt = self.prompt.rows(index)
-        queries = prompt.xs if self.own else self.queries[index]
-        return Questions(prompt, queries, self.answers[index], self.defined)
-
-    def to(self, target: torch.device | torch.dtype | str) -> Questions:
-        """The same on another device or in another precision."""
-        prompt = self.prompt.to(target)
-        queries = prompt.xs if self.own else self.queries.to(target)
-        defined = self.defined if isinstance(target, torch.dtype) else self.defined.to(target)
-        return Questions(prompt, queries, self.answers.to(target), defined)
+    """The source of all randomness."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +49,7 @@ class Shift(ABC):
     stage: ClassVar[int] = 0
     """0 changes x, 1 the query, 2 the labels: the order in which shifts act."""
     same_function: ClassVar[bool] = True
-    """Whether labels are still the drawn function's at x, so that the prompt's truth stays true."""
+    """Whether the labels are still those of the drawn function at x, so that the prompt's `truth` still holds."""
 
     @abstractmethod
     def __call__(self, draw: Draw) -> Draw:
@@ -93,8 +64,8 @@ class Shift(ABC):
 class Shifted(Task):
     """A task under shifts: `Shifted(task=LinearRegression(d=20), shifts=(SkewedCovariance(), NoisyOutputs()))`.
 
-    With a shift of the query each position has a query of its own, which `questions` gives; a prompt from `sample`
-    asks the last one, and only that position has weight.
+    A shift of the query gives every position its own query; `questions` has them all. A prompt from `sample` asks the
+    last one, and only that position has weight.
     """
 
     d: int = field(init=False, repr=False)
@@ -109,31 +80,35 @@ class Shifted(Task):
         super().__post_init__()
         queries = [type(shift).__name__ for shift in self.shifts if shift.stage == 1]
         if len(queries) > 1:
-            raise ValueError(f"a query can be shifted in one way only; got {' and '.join(queries)}. Leave one out.")
-
-    @property
-    def asks_elsewhere(self) -> bool:
-        """Whether a query is another x than the example that stands in its place for later queries."""
-        return any(shift.stage == 1 for shift in self.shifts)
+            raise ValueError(f"only one shift may change the query; got {' and '.join(queries)}. Leave one out.")
 
     @cached_property
     def label_variance(self) -> float:
         """E[y^2] of the shifted labels."""
         return self._shift(self._empty()).variance
 
+    def error(
+        self, outputs: Float[Tensor, "*kept batch scored"], prompt: Prompt
+    ) -> Float[Tensor, "*kept batch scored"]:
+        """The task's error, scaled so that predicting zero scores 1 on average under the shifts too."""
+        return self.task.label_variance / self.label_variance * self.task.error(outputs, prompt)
+
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """Prompts whose x and labels are shifted; with a shift of the query, the last pair is that query."""
-        asked = self.questions(batch=batch, n=n, generator=generator, dims=dims)
-        if not self.asks_elsewhere:
-            return asked.prompt
-        bound = self.d if dims is None or isinstance(dims, Tensor) else dims
-        if not bool(self._defined(n, bound)[-1]):
-            raise ValueError(f"this shift has no query after {n - 1} examples, x has too few dimensions. Lower `n`.")
-        xs = torch.cat((asked.prompt.xs[:, :-1], asked.queries[:, -1:]), 1)
-        ys = torch.cat((asked.prompt.ys[:, :-1], asked.answers[:, -1:]), 1)
+        questions = self.questions(batch=batch, n=n, generator=generator, dims=dims)
+        prompt = questions.prompt
+        assert isinstance(prompt, Prompt)
+        if questions.queries is None or questions.answers is None:
+            return prompt
+        # a tensor would have to be read back from its device: it counts as all dimensions
+        rank = self._shift(self._empty(None if isinstance(dims, Tensor) else dims)).rank
+        if not bool(self._defined(n, rank)[-1]):
+            raise ValueError(f"this shift has no query after {n - 1} examples: x has too few dimensions. Lower `n`.")
+        xs = torch.cat((prompt.xs[:, :-1], questions.queries[:, -1:]), 1)
+        ys = torch.cat((prompt.ys[:, :-1], questions.answers[:, -1:]), 1)
         weights = torch.zeros_like(ys)
         weights[:, -1] = 1
-        return Prompt(xs, ys, weights, asked.prompt.truth)
+        return Prompt(xs, ys, weights, prompt.truth)
 
     def questions(
         self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
@@ -142,10 +117,8 @@ class Shifted(Task):
         drawn = self.task.sample(batch=batch, n=n, generator=generator, dims=dims)
         if not isinstance(drawn, Prompt):
             raise ValueError(f"only tasks of pairs (x, y) can be shifted; {type(self.task).__name__} gives sequences.")
-        device = drawn.xs.device
         if not self.shifts:
-            return Questions(drawn, drawn.xs, drawn.ys, torch.ones(n, dtype=torch.bool, device=device))
-
+            return Questions(drawn)
         noise = getattr(self.task, "noise", 0.0)
 
         def labels(xs: Tensor) -> Tensor:
@@ -154,38 +127,32 @@ class Shifted(Task):
             clean = self.task.labels(xs, drawn.truth)
             if not noise:
                 return clean
-            return clean + noise * torch.randn(clean.shape, generator=generator, device=device)
+            return clean + noise * torch.randn(clean.shape, generator=generator, device=clean.device)
 
-        mask = active_mask(self.d, dims, device)
-        start = replace(
-            self._empty(), xs=drawn.xs, queries=drawn.xs, labels=labels, mask=mask, rank=mask.sum(), generator=generator
-        )
-        end = self._shift(start)
+        mask = active_mask(self.d, dims, drawn.xs.device)
+        end = self._shift(self._draw(drawn.xs, labels, mask, generator))
         truth = drawn.truth if all(shift.same_function for shift in self.shifts) else {}
         prompt = Prompt(end.xs, end.labels(end.xs), drawn.weights, truth)
-        answers = prompt.ys if end.queries is end.xs else end.labels(end.queries)
-        defined = torch.ones(n, dtype=torch.bool, device=device)
-        for shift in self.shifts:
-            defined = defined & shift.defined(n, end.rank)
-        return Questions(prompt, end.queries, answers, defined)
+        if end.queries is end.xs:
+            return Questions(prompt)
+        return Questions(prompt, end.queries, end.labels(end.queries), self._defined(n, end.rank))
 
     def _shift(self, draw: Draw) -> Draw:
-        for shift in sorted(self.shifts, key=lambda one: one.stage):
+        for shift in sorted(self.shifts, key=lambda shift: shift.stage):
             draw = shift(draw)
         return draw
 
-    def _empty(self) -> Draw:
-        """A draw of one zero: what a shift does to the variance can be read off it."""
-        xs = torch.zeros(1, 1, self.d)
-        mask = torch.ones(self.d)
-        generator = torch.Generator().manual_seed(0)
+    def _draw(
+        self, xs: Tensor, labels: Callable[[Tensor], Tensor], mask: Float[Tensor, "d"], generator: torch.Generator
+    ) -> Draw:
         noise = getattr(self.task, "noise", 0.0)
         variance, degree = self.task.label_variance, self.task.degree
-        return Draw(xs, xs, lambda xs: xs[..., 0], variance, noise, degree, mask, mask.sum(), generator)
+        return Draw(xs, xs, labels, variance, noise, degree, mask, mask.sum(), generator)
 
-    def _defined(self, n: int, dims: int) -> Bool[Tensor, "n"]:
-        draw = self._empty()
-        mask = active_mask(self.d, dims, draw.mask.device)
-        end = self._shift(replace(draw, mask=mask, rank=mask.sum()))
-        found = [shift.defined(n, end.rank) for shift in self.shifts]
-        return torch.stack(found).all(0)
+    def _empty(self, dims: int | None = None) -> Draw:
+        """A draw of a single zero; it shows what the shifts do to the variance and the rank."""
+        mask = active_mask(self.d, dims, torch.device("cpu"))
+        return self._draw(torch.zeros(1, 1, self.d), lambda xs: xs[..., 0], mask, torch.Generator().manual_seed(0))
+
+    def _defined(self, n: int, rank: Tensor) -> Bool[Tensor, "n"]:
+        return torch.stack([shift.defined(n, rank) for shift in self.shifts]).all(0)

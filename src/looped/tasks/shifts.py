@@ -1,13 +1,14 @@
 """Shifts of a task's distribution: `Shifted(task, shifts)` is a task again.
 
-Whatever their order, shifts of x act first, then those of the query, then those of the labels; within a stage in the
-order given. The function that a prompt was drawn with labels the shifted x.
+Shifts of x act first, then those of the query, then those of the labels, whatever their order; within a stage they act
+in the order given. The function that a prompt was drawn with labels the shifted x.
 Ref: yang24, App. D, after Garg et al. 2022.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from looped.tasks.shifted import Draw, Questions, Shift, Shifted
+from looped.tasks.shifted import Draw, Shift, Shifted
 
 __all__ = [
     "CovarianceWindow",
@@ -25,21 +26,21 @@ __all__ = [
     "HalfSubspace",
     "NoisyOutputs",
     "OrthogonalQuery",
-    "Questions",
     "ScaledLabels",
     "ScaledX",
     "Shift",
     "Shifted",
     "SkewedCovariance",
+    "shifts_by_name",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkewedCovariance(Shift):
-    """x <- Q D Q'x, D_ii proportional to 1/i, trace of the covariance kept at d, Q uniform, new for every prompt.
+    """x <- Q D Q'x, D_ii proportional to 1/i, the covariance's trace still d, Q uniform, new for every prompt.
 
     The covariance Q D^2 Q' has eigenvalues proportional to 1/i^2: condition number d^2, 400 for d = 20. Garg et al.
-    draw one Q for all prompts; here each prompt has its own, so that prompts are independent.
+    draw one Q for all prompts; here every prompt has its own Q, so that prompts are independent.
     """
 
     def __call__(self, draw: Draw) -> Draw:
@@ -70,7 +71,7 @@ class ScaledX(Shift):
         _positive(self.factor, "factor")
 
     def __call__(self, draw: Draw) -> Draw:
-        """Scale every x; the task's own noise is not scaled."""
+        """Scale every x; the noise of the task stays as it is."""
         signal = draw.variance - draw.noise**2
         variance = signal * self.factor ** (2 * draw.degree) + draw.noise**2
         return replace(_inputs(draw, self.factor * draw.xs), variance=variance)
@@ -78,7 +79,7 @@ class ScaledX(Shift):
 
 @dataclass(frozen=True, kw_only=True)
 class CovarianceWindow(Shift):
-    """x <- sqrt(s) x and f <- f(x / sqrt(s)), s uniform in centre +- half, new for every prompt: labels stay.
+    """x <- sqrt(s) x and f <- f(x / sqrt(s)), s uniform in centre +- half, new for every prompt: labels do not change.
 
     For linear functions x ~ N(0, s I) and w ~ N(0, I / s). Ref: gatmiry24, Section 5.
     """
@@ -108,8 +109,8 @@ class OrthogonalQuery(Shift):
 
         q_i = |x_i| r / |r|,  r = x_i - (projection of x_i on span(x_1 .. x_{i-1}))
 
-    There is none after as many examples as x has dimensions: later positions are not defined. Garg et al. give every
-    query the length sqrt(d), and a query of zeros where there is none.
+    After as many examples as x has dimensions there is none: later positions are not defined. Garg et al. give every
+    query the length sqrt(d), and use a query of zeros where there is none.
     """
 
     stage: ClassVar[int] = 1
@@ -132,12 +133,12 @@ class OrthogonalQuery(Shift):
 
 @dataclass(frozen=True, kw_only=True)
 class EqualQuery(Shift):
-    """The query at i is one of the i examples before it, drawn uniformly; the first has none and stays itself."""
+    """The query at i is one of the i examples before it, drawn uniformly; the first query stays as it is."""
 
     stage: ClassVar[int] = 1
 
     def __call__(self, draw: Draw) -> Draw:
-        """Copy x; its label is asked for again, with noise of its own."""
+        """Copy an earlier x; its label gets fresh noise."""
         batch, n, d = draw.xs.shape
         device = draw.xs.device
         before = torch.arange(n, device=device)
@@ -150,7 +151,7 @@ class EqualQuery(Shift):
 class DifferentOrthants(Shift):
     """All examples lie in one orthant, drawn uniformly for every prompt; queries are as drawn, or in the opposite one.
 
-    A query as drawn, Garg et al.'s definition, is in the examples' own orthant with probability 2^-d.
+    A query as drawn (Garg et al.'s definition) lies in the orthant of the examples with probability 2^-d.
     """
 
     stage: ClassVar[int] = 1
@@ -158,7 +159,7 @@ class DifferentOrthants(Shift):
     """Whether every coordinate of the query has the other sign."""
 
     def __call__(self, draw: Draw) -> Draw:
-        """Change the examples' signs, and leave the queries theirs or turn them."""
+        """Change the signs of the examples; the queries stay, or take the opposite signs."""
         batch, _, d = draw.xs.shape
         coins = torch.rand(batch, 1, d, generator=draw.generator, device=draw.xs.device)
         signs = torch.where(coins < 0.5, -1.0, 1.0).to(draw.xs.dtype)
@@ -168,9 +169,9 @@ class DifferentOrthants(Shift):
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyOutputs(Shift):
-    """y <- sqrt(v / (v + std^2)) (y + std noise), v = E[y^2]: labels with noise whose variance is as before.
+    """y <- sqrt(v / (v + std^2)) (y + std noise), v = E[y^2]: noisy labels of the same variance as before.
 
-    Garg et al. rescale by the variance measured in the batch, here it is the exact one.
+    Garg et al. rescale by the variance measured in the batch; here it is the exact one.
     """
 
     stage: ClassVar[int] = 2
@@ -184,16 +185,16 @@ class NoisyOutputs(Shift):
         _positive(self.std, "std")
 
     def __call__(self, draw: Draw) -> Draw:
-        """Noise of its own for every label, the query's too."""
-        more = draw.variance + self.std**2
-        scale = math.sqrt(draw.variance / more) if self.rescale else 1.0
+        """Add independent noise to every label, the query's too."""
+        noisy = draw.variance + self.std**2
+        factor = math.sqrt(draw.variance / noisy) if self.rescale else 1.0
 
         def labels(xs: Tensor) -> Tensor:
             clean = draw.labels(xs)
             noise = torch.randn(clean.shape, generator=draw.generator, device=clean.device)
-            return scale * (clean + self.std * noise)
+            return factor * (clean + self.std * noise)
 
-        return replace(draw, labels=labels, variance=draw.variance if self.rescale else more)
+        return replace(draw, labels=labels, variance=draw.variance if self.rescale else noisy)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,6 +215,11 @@ class ScaledLabels(Shift):
         return replace(draw, labels=lambda xs: self.factor * draw.labels(xs), variance=variance)
 
 
+def shifts_by_name() -> dict[str, type[Shift]]:
+    """The shifts under the names that commands take: `SkewedCovariance` is skewed-covariance."""
+    return {re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower(): kind for kind in Shift.__subclasses__()}
+
+
 def _positive(value: float, name: str) -> None:
     if value <= 0:
         raise ValueError(f"`{name}` must be above 0; got {value}.")
@@ -226,13 +232,13 @@ def _inputs(draw: Draw, xs: Tensor) -> Draw:
 def _transformed(draw: Draw, spread: Float[Tensor, "d"]) -> Draw:
     """x <- Q diag(spread) Q'x, with `spread` rescaled to keep E|x|^2 of standard normal x, Q new for every prompt.
 
-    Q turns the active coordinates among themselves: of a block-diagonal matrix, Q is block-diagonal.
+    Q mixes the active coordinates only: the QR decomposition of a block-diagonal matrix has a block-diagonal Q.
     """
     spread = spread * (draw.mask.sum() / spread.square().sum()).sqrt()
     d = len(draw.mask)
     normal = torch.randn(len(draw.xs), d, d, generator=draw.generator, device=draw.xs.device)
     block = normal * draw.mask * draw.mask[:, None] + torch.diag(1 - draw.mask)
     basis, triangle = torch.linalg.qr(block.double())
-    # QR fixes the signs of R's diagonal, not Q's law: with R's diagonal positive Q is uniform
+    # the library chooses the signs of R's diagonal; Q is uniform once they are all positive
     basis = (basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]).to(draw.xs.dtype)
     return _inputs(draw, ((draw.xs @ basis) * spread.to(draw.xs)) @ basis.mT)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.prompt import Prompt, Sequence
+from looped.tasks.questions import Questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,12 @@ class Task(ABC):
     @abstractmethod
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """`batch` prompts of `n` pairs on the generator's device; only the first `dims` coordinates are active."""
+
+    def questions(
+        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
+    ) -> Questions:
+        """What an evaluation asks; here the prompts of `sample`, each x its own query."""
+        return Questions(self.sample(batch=batch, n=n, generator=generator, dims=dims))
 
     def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
         """What the functions in `truth` say at any `xs`, without noise; for tasks whose truth is the whole function."""

@@ -1,0 +1,78 @@
+"""The run that a command is given: how `evaluate`, `diagnose`, `identify` and `keep` open it and write beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from looped.cli.options import load_user_code, pick_device
+from looped.evaluation.diagnose import Diagnosis
+from looped.evaluation.identify import Identification
+from looped.files import finite, write_json
+from looped.models.base import LoopedModel
+from looped.report.drawing import save_figure
+from looped.tasks.task import Task
+from looped.training.run import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NOT_SAVED = "Not saved: nothing is written into a kept model's folder. `--json` prints the numbers."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenRun:
+    """A run folder or kept model with the options that all these commands take."""
+
+    name: str
+    """As it was typed."""
+    run: Run
+    """The run."""
+    points: int
+    """Pairs in a prompt: as asked, else as trained."""
+    best: bool
+    """Whether to use the weights of the lowest logged loss."""
+
+    @property
+    def task(self) -> Task:
+        """The task that the model was made for."""
+        return self.run.experiment.task
+
+    def model(self, device: str) -> LoopedModel:
+        """The model on a device, with the last weights or the best ones."""
+        if self.best and not self.run.comparable:
+            raise ValueError(f"`--best` needs checkpoints with a logged loss; {self.run.path} has none. Leave it out.")
+        return self.run.model(pick_device(device), best=self.best)
+
+    def save_findings(
+        self, stem: str, findings: Diagnosis | Identification, draw: Callable[[], Figure] | None = None
+    ) -> tuple[dict[str, Any], str]:
+        """Write RUN/STEM.json, and what `draw` draws as STEM.png; returns the data and a remark that says where."""
+        data = finite({"run": self.name, "weights": "best" if self.best else "last", **findings.to_data()})
+        if self.run.kept:
+            return data, NOT_SAVED
+        file = self.run.path / f"{stem}{'.best' * self.best}.json"
+        write_json(file, data)
+        files = [file] if draw is None else [file, save_figure(draw(), file.with_suffix(".png"))]
+        return data, f"Saved in {' and '.join(map(str, files))}."
+
+
+def open_run(name: str, *, points: int | None, best: bool, code: list[str] | None) -> ChosenRun:
+    """The run folder or kept model of that name."""
+    run = Run.open(name, load_user_code(code))
+    points = usual_points(run) if points is None else points
+    if points < 1:
+        raise ValueError(f"`--points` must be at least 1; got {points}.")
+    return ChosenRun(name=name, run=run, points=points, best=best)
+
+
+def usual_points(run: Run) -> int:
+    """Pairs in a prompt by default: as trained, else as the model was made for, else 2d examples and the query."""
+    if run.experiment.train is not None:
+        return run.experiment.train.points
+    points = run.provenance().get("points", 2 * run.experiment.task.d + 1)
+    if not isinstance(points, int) or points < 1:
+        file = run.path / "provenance.json"
+        raise ValueError(f"`points` in {file} must be a whole number from 1; got {points!r}. Give `--points`.")
+    return points

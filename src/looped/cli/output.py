@@ -1,0 +1,133 @@
+"""The one place where commands print: results on standard output, progress and remarks on standard error."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from looped.evaluation.curves import Curve
+from looped.files import finite
+from looped.training.trainer import Progress as TrainingProgress
+
+FILE_WIDTH = 200
+"""Columns of a table that goes into a file or a pipe; on a terminal its width counts."""
+
+messages = Console(stderr=True, soft_wrap=True)
+"""Progress and remarks for people."""
+
+
+class ShareDone(Protocol):
+    """Reports how far a piece of work is: its title, the share that is done, and what is being done."""
+
+    def __call__(self, title: str, share: float, detail: str = "") -> None:
+        """Show it."""
+
+
+def show(data: Any, *results: Table | str, notes: Sequence[str] = (), json: bool, quiet: bool) -> None:
+    """Print what a command found: `data` as JSON, or `results` and then `notes` for people, or nothing if quiet."""
+    if json:
+        print_json(data)
+    elif not quiet:
+        for result in results:
+            print_result(result)
+        for note in notes:
+            say(note)
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on standard output; a number that is not finite is null."""
+    print(json_module.dumps(finite(data), indent=2, allow_nan=False))
+
+
+def print_result(result: Table | str) -> None:
+    """A table or a line on standard output; brackets in a line are no markup."""
+    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    if isinstance(result, str):
+        console.print(result, markup=False, soft_wrap=True)
+    else:
+        console.print(result)
+
+
+def say(text: str) -> None:
+    """A remark on standard error; brackets in it are no markup."""
+    messages.print(text, markup=False)
+
+
+def number(value: float | None) -> str:
+    """Three significant digits."""
+    return f"{value:.3g}" if value is not None and math.isfinite(value) else "not finite"
+
+
+def interval(mean: float | None, low: float | None, high: float | None) -> str:
+    """`0.5 [0.4, 0.6]`."""
+    text = number(mean)
+    return text if text == "not finite" else f"{text} [{number(low)}, {number(high)}]"
+
+
+def interval_at(curve: Curve, x: int) -> str:
+    """Mean and interval at a place of the axis; a dash where the curve has none."""
+    if x not in curve.x:
+        return "-"
+    at = curve.x.index(x)
+    return interval(curve.mean[at], curve.low[at], curve.high[at])
+
+
+@contextlib.contextmanager
+def late(bar: Progress) -> Iterator[Progress]:
+    """A bar that appears at its first `start`: input that is refused before gets one line and no bar."""
+    try:
+        yield bar
+    finally:
+        if bar.live.is_started:
+            bar.stop()
+
+
+@contextlib.contextmanager
+def progress_lines(*, quiet: bool, transient: bool = True) -> Iterator[ShareDone]:
+    """A progress bar for every title that is reported, from its first report on."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[detail]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with late(Progress(*columns, console=messages, disable=quiet, transient=transient)) as bar:
+        lines = {}
+
+        def report(title: str, share: float, detail: str = "") -> None:
+            bar.start()
+            if title not in lines:
+                lines[title] = bar.add_task(title, total=1.0, detail="")
+            bar.update(lines[title], completed=share, detail=detail)
+
+        yield report
+
+
+@contextlib.contextmanager
+def training_bar(title: str, steps: int, *, quiet: bool) -> Iterator[TrainingProgress]:
+    """A progress bar with loss, error, speed and time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        TimeRemainingColumn(),
+    )
+    with late(Progress(*columns, console=messages, disable=quiet, transient=False)) as bar:
+        task = bar.add_task(title, total=steps, numbers="")
+
+        def report(done: int, line: dict[str, float]) -> None:
+            bar.start()
+            speed = bar.tasks[0].speed
+            numbers = f"loss {number(line['loss'])}  error {number(line['error'])}" if line else ""
+            bar.update(task, completed=done, numbers=f"{numbers}  {speed:.1f} steps/s" if speed else numbers)
+
+        yield report

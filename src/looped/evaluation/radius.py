@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.models.base import LoopedModel
 from looped.models.loop import Context, State, leaves, tree_map
-from looped.models.streams import asking, can_ask
+from looped.models.query_stream import supports_query_stream, query_stream
 
 
 @torch.no_grad()
@@ -31,9 +31,9 @@ def spectral_radius(
     eigenvalues are those of the blocks d token / d the same token, and these are what is iterated. All of them run in
     one pass, and the chain from token to token, which makes power iteration crawl, is gone.
     """
-    if can_ask(model) and isinstance(state, Tensor) and state.ndim == 3:
+    if supports_query_stream(model) and isinstance(state, Tensor) and state.ndim == 3:
         batch, twice = len(state), tree_map(lambda leaf: torch.cat((leaf, leaf)), context)
-        with asking(model, batch):
+        with query_stream(model, batch):
             own = linearised(lambda one: model.step(torch.cat((state, one)), twice, t)[batch:], state)
         return dominant(own, _normal(state, generator), iterations=iterations, subspace=subspace).amax(-1)
     sizes = [leaf.flatten(1).shape[1] for leaf in leaves(state)]

@@ -2,7 +2,7 @@
 
 A shift of the examples or the labels needs one pass, as ever. A shift of the query gives position i a query that is
 not the example which later positions see there. A causal decoder answers all of them in one pass over twice the rows
-(`looped.models.streams`); any other predictor is asked n times, with the first i examples and query i.
+(`looped.models.query_stream`); any other predictor is asked n times, with the first i examples and query i.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from looped.config import nearest, override
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import CHUNK, Baseline, Curve, Evaluation, baselines_for, judged_loops
 from looped.models.base import LoopedModel
-from looped.models.streams import asking, can_ask
+from looped.models.query_stream import supports_query_stream, query_stream
 from looped.prompt import Prompt
 from looped.tasks.shifts import Questions, Shift, Shifted
 from looped.tasks.task import Task
@@ -91,10 +91,10 @@ def _answers(model: LoopedModel, asked: Questions, loops: int | None, keep: int)
     prompt = asked.prompt
     if asked.own:
         return model(prompt, loops=loops, keep=keep)
-    if not can_ask(model):
+    if not supports_query_stream(model):
         return _one_by_one(lambda part: model(part, loops=loops, keep=keep), asked)
     both = Prompt(torch.cat((prompt.xs, asked.queries)), torch.cat((prompt.ys, prompt.ys)))
-    with asking(model, len(prompt.xs)):
+    with query_stream(model, len(prompt.xs)):
         return model(both, loops=loops, keep=keep)[:, len(prompt.xs) :]
 
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.functional.attention import softmax
-from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
+from looped.models.fast_losses.cheng24_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
 from looped.papers.cheng24.careful import train_carefully
 from looped.papers.cheng24.worlds import HEADS, D, Pool, Source

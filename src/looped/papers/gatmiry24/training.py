@@ -17,7 +17,7 @@ from torch import Tensor
 from looped.evaluation.claims import Settings
 from looped.experiment import OptimizerConfig
 from looped.functional.schedules import Schedule
-from looped.models.batch_last import to_last
+from looped.models.fast_losses.batch_last import to_last
 from looped.papers.gatmiry24.best import Nodes, compress, windows
 from looped.papers.gatmiry24.losses import covariance_loss, exact_loss, sampled_loss
 from looped.training.family import Clip, train_family

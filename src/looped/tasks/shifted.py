@@ -170,7 +170,7 @@ class Shifted(Task):
         return Questions(prompt, end.queries, answers, defined)
 
     def _shift(self, draw: Draw) -> Draw:
-        for shift in sorted(self.shifts, key=lambda one: one.stage):
+        for shift in sorted(self.shifts, key=lambda shift: shift.stage):
             draw = shift(draw)
         return draw
 
@@ -187,5 +187,4 @@ class Shifted(Task):
         draw = self._empty()
         mask = active_mask(self.d, dims, draw.mask.device)
         end = self._shift(replace(draw, mask=mask, rank=mask.sum()))
-        found = [shift.defined(n, end.rank) for shift in self.shifts]
-        return torch.stack(found).all(0)
+        return torch.stack([shift.defined(n, end.rank) for shift in self.shifts]).all(0)

@@ -3,7 +3,7 @@
     python benchmarks/cheng24_step.py [--batch 30000] [--repeats 3] [--target 5]
 
 Plain is the form on paper: (d+1) x (d+1) value and query matrices, an (n+1) x (n+1) attention for every prompt and
-layer, autograd. Fast is `looped.models.kernel_loss`. Both give the same gradient, which is checked first. Prints a
+layer, autograd. Fast is `looped.models.fast_losses.cheng24_loss`. Both give the same gradient, which is checked first. Prints a
 line for each h, and exits 1 where a ratio is below the target.
 """
 
@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from looped.functional import kernels
 from looped.functional.attention import softmax
-from looped.models.kernel_loss import head_weights, in_context_loss, prepare
+from looped.models.fast_losses.cheng24_loss import head_weights, in_context_loss, prepare
 from looped.prompt import Prompt
 
 HEADS = {"linear": kernels.linear, "relu": kernels.relu, "exp": kernels.exp, "softmax": softmax}

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from looped.experiment import AdamW
-from looped.models.batch_last import to_last
+from looped.models.fast_losses.batch_last import to_last
 from looped.papers.gatmiry24.losses import exact_loss, residual
 from looped.papers.gatmiry24.training import Member, mixture
 from looped.prompt import Prompt

@@ -16,7 +16,8 @@ from looped.constructions.gradient_descent import looped_descent
 from looped.evaluation.curves import Curve
 from looped.evaluation.diagnose import diagnose
 from looped.evaluation.identify import identify
-from looped.models.loop import MOST_LOOPS, StateChange
+from looped.models.exit_rules import StateChange
+from looped.models.loop import MOST_LOOPS
 from looped.prompt import Prompt
 from looped.tasks.task import Task
 from looped.training.trainer import train_seeds

@@ -23,7 +23,7 @@ from looped.constructions.gradient_descent import looped_descent, vector_descent
 from looped.estimator import InContextRegressor
 from looped.models.algoformer import AlgoFormerConfig
 from looped.models.blocks import stack
-from looped.models.streams import answer_all, can_share
+from looped.models.query_stream import answer_all, can_share_examples
 from looped.training.run import save_model
 
 
@@ -108,12 +108,12 @@ def test_one_pass_for_all_queries_equals_a_prompt_each(fields, loops):
 
 
 def test_only_decoders_that_read_positions_with_the_prompt_share():
-    assert can_share(decoder())
-    assert can_share(decoder(inject="none", inside=False))
-    assert not can_share(decoder(inject="multiply"))
-    assert not can_share(descent())
+    assert can_share_examples(decoder())
+    assert can_share_examples(decoder(inject="none", inside=False))
+    assert not can_share_examples(decoder(inject="multiply"))
+    assert not can_share_examples(descent())
     own = type("Own", (looped.LoopedDecoder,), {})(decoder().config)
-    assert not can_share(own)
+    assert not can_share_examples(own)
     model = decoder()
     with torch.no_grad():
         answer_all(model, torch.zeros(3, 5).double(), torch.zeros(3).double(), torch.ones(2, 5).double())

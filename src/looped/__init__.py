@@ -13,7 +13,8 @@ try:
     from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
     from looped.models.base import LoopedModel, ModelConfig
     from looped.models.decoder import DecoderConfig, LoopedDecoder
-    from looped.models.loop import Budget, StateChange, settle, unroll
+    from looped.models.exit_rules import Budget, StateChange
+    from looped.models.loop import settle, unroll
     from looped.prompt import Prompt
     from looped.tasks.regression import LinearRegression, SparseRegression
     from looped.tasks.task import Task

@@ -16,7 +16,7 @@ from looped.models.algoformer import AlgoFormerConfig
 from looped.models.base import LoopedModel
 from looped.models.decoder import DecoderConfig
 from looped.models.loop import check_loops
-from looped.models.streams import answer_all, can_share
+from looped.models.query_stream import answer_all, can_share_examples
 from looped.prompt import Prompt
 from looped.training.run import Run
 
@@ -110,7 +110,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
     @torch.no_grad()
     def _answers(self, xs: Tensor, ys: Tensor, queries: Tensor) -> Tensor:
         """What the model says to each query after all examples."""
-        if can_share(self.model_):
+        if can_share_examples(self.model_):
             return answer_all(self.model_, xs, ys, queries, loops=self.loops)
         return self.model_(_prompt(xs, ys, queries), loops=self.loops)[-1][:, -1]
 

@@ -1,8 +1,7 @@
-"""What a task gives and a model reads: pairs to learn a function from, or a sequence to go on with."""
+"""What a task samples and a model reads: pairs to learn a function from, or a sequence to continue."""
 
 from __future__ import annotations
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ B = TypeVar("B", bound="_Batch")
 
 
 class _Batch(ABC):
-    """What both kinds of prompt can do: their fields are tensors, batch first."""
+    """What both kinds of prompt share: their fields are tensors, batch first."""
 
     @property
     @abstractmethod
@@ -25,67 +24,66 @@ class _Batch(ABC):
 
     @property
     def num_positions(self) -> int:
-        """How many answers of a prompt are scored: one at every x, or at every token of a sequence."""
+        """How many answers of a prompt are scored: one per x, or one per token of a sequence."""
         return self.places[-1]
 
     def to(self: B, target: torch.device | torch.dtype | str) -> B:
         """The same prompt on another device or in another precision."""
         precision = isinstance(target, torch.dtype)
-        return self._map(lambda one: one if precision and not one.is_floating_point() else one.to(target))
+        return self._map(lambda tensor: tensor if precision and not tensor.is_floating_point() else tensor.to(target))
 
     def rows(self: B, index: slice | Tensor | tuple[slice, ...]) -> B:
-        """The prompts at `index` of the batch; behind an axis of models, give a slice for that first."""
+        """The prompts at `index` of the batch; where there is an axis of models, index that first."""
         return self._map(lambda tensor: tensor[index])
 
     def clone(self: B) -> B:
-        """The same numbers in memory of their own."""
+        """A copy in new memory."""
         return self._map(torch.clone)
 
     def tensors(self) -> list[Tensor]:
-        """Everything it holds, in one order for all prompts of a kind."""
-        found: list[Tensor] = []
-        self._map(lambda tensor: found.append(tensor) or tensor)
-        return found
+        """All its tensors, in the same order for all prompts of a kind."""
+        tensors: list[Tensor] = []
+        self._map(lambda tensor: tensors.append(tensor) or tensor)
+        return tensors
 
     def check_finite(self) -> None:
-        """Refuse numbers that are not finite: one of them reaches every answer after it, and some before.
+        """Refuse numbers that are not finite: one of them spoils every answer after it, and some before.
 
-        It waits for the device, so it is called where prompts come from a user (predict, evaluate, baselines), never in
-        a training step: there a loss that is not finite tells.
+        The check waits for the device, so it runs where prompts come from a user (predict, evaluate, baselines), never
+        in a training step: there the loss shows it.
         """
-        for one in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, one.name)
+        for name, value in vars(self).items():
             if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
                 first = float(value[~value.isfinite()].flatten()[0])
                 raise ValueError(
-                    f"`{one.name}` of a prompt must be finite; got {first}. Fill in or drop such examples; a label "
+                    f"`{name}` of a prompt must be finite; got {first}. Fill in or drop such examples; a label "
                     "that is not known yet, such as the last one, may be 0: it is not read."
                 )
 
     def _check_tensors(self, *names: str) -> None:
-        """Refuse arrays and lists by name; it is cheap, for prompts are made in every training step."""
+        """Refuse what is not a tensor; this must be cheap, since every training step makes prompts."""
         for name in names:
             value = getattr(self, name)
             if not isinstance(value, Tensor):
                 raise ValueError(f"`{name}` must be a torch tensor; got {type(value).__name__}. Use torch.as_tensor.")
 
-    def _map(self: B, f: Callable[[Tensor], Tensor]) -> B:
-        return _zip(lambda parts: f(parts[0]), [self])
+    def _map(self: B, function: Callable[[Tensor], Tensor]) -> B:
+        return _zip(lambda tensors: function(tensors[0]), [self])
 
 
 @dataclass(frozen=True)
 class Prompt(_Batch):
-    """A batch of prompts: n pairs (x_i, y_i), each x_i a query answered from the pairs before it.
+    """A batch of prompts: n pairs (x_i, y_i); each x_i is a query, answered from the pairs before it.
 
-    A leading axis of models may stand in front of `batch` in every tensor.
+    Every tensor may have an axis of models in front of `batch`.
     """
 
     xs: Float[Tensor, "*models batch n d"]
     ys: Float[Tensor, "*models batch n"]
     weights: Float[Tensor, "*models batch n"] | None = None
-    """Weight of each position in the loss, 0 for not scored; None scores all alike."""
+    """Weight of each position in the loss, 0 where it is not scored; None weights all alike."""
     truth: Mapping[str, Tensor] = field(default_factory=dict)
-    """What generated the labels (`w`, `noise`...), batch first: for judges only, models never read it."""
+    """What generated the labels (`w`, `noise`...), batch first: for evaluation only, models never read it."""
 
     def __post_init__(self) -> None:
         self._check_tensors("xs", "ys", *(() if self.weights is None else ("weights",)))
@@ -128,17 +126,17 @@ class Prompt(_Batch):
 
 @dataclass(frozen=True)
 class Sequence(_Batch):
-    """A batch of sequences: at every token a target, answered from the tokens up to it.
+    """A batch of sequences: every token has a target, predicted from the tokens up to it.
 
-    Tokens are vectors or, for text, whole numbers; so are targets. A leading axis of models may stand in front.
+    Tokens and targets are vectors or, for text, whole numbers. There may be an axis of models in front.
     """
 
     tokens: Float[Tensor, "*models batch seq d"] | Int[Tensor, "*models batch seq"]
     targets: Float[Tensor, "*models batch seq outputs"] | Int[Tensor, "*models batch seq"]
     weights: Float[Tensor, "*models batch seq"] | None = None
-    """Weight of each position in the loss, 0 for not scored (padding, what nobody can know); None scores all alike."""
+    """Weight of each position in the loss, 0 where it is not scored (padding, unpredictable tokens); None: alike."""
     truth: Mapping[str, Tensor] = field(default_factory=dict)
-    """What generated the sequence, batch first: for judges only, models never read it."""
+    """What generated the sequence, batch first: for evaluation only, models never read it."""
 
     def __post_init__(self) -> None:
         self._check_tensors("tokens", "targets", *(() if self.weights is None else ("weights",)))
@@ -172,34 +170,33 @@ class Sequence(_Batch):
     def head(self, n: int) -> Sequence:
         """The first `n` tokens of every sequence."""
         tokens, targets = (
-            one[..., :n, :] if one.is_floating_point() else one[..., :n] for one in (self.tokens, self.targets)
+            part[..., :n, :] if part.is_floating_point() else part[..., :n] for part in (self.tokens, self.targets)
         )
         weights = None if self.weights is None else self.weights[..., :n]
         return replace(self, tokens=tokens, targets=targets, weights=weights)
 
 
-def _places(one: Tensor) -> torch.Size:
-    return one.shape[:-1] if one.is_floating_point() else one.shape
+def _places(tokens: Tensor) -> torch.Size:
+    return tokens.shape[:-1] if tokens.is_floating_point() else tokens.shape
 
 
 AnyPrompt = Prompt | Sequence
-"""What a task may give."""
+"""What a task may sample."""
 P = TypeVar("P", bound=AnyPrompt)
 
 
 def join(prompts: Iterable[P]) -> P:
-    """One prompt batch for each model, as one with an axis of models in front; a single one stays as it is."""
+    """Stack one batch of prompts per model into one with an axis of models in front; a single batch stays as it is."""
     prompts = list(prompts)
     return prompts[0] if len(prompts) == 1 else _zip(torch.stack, prompts)
 
 
-def _zip(f: Callable[[list[Tensor]], Tensor], prompts: list[Any]) -> Any:
-    """`f` of each tensor of several prompts of one kind; weights that are None stay None."""
+def _zip(function: Callable[[list[Tensor]], Tensor], prompts: list[Any]) -> Any:
+    """Apply `function` to corresponding tensors of several prompts of one kind; weights that are None stay None."""
 
-    def of(parts: list[Any]) -> Any:
-        if isinstance(parts[0], Mapping):
-            return {name: f([part[name] for part in parts]) for name in parts[0]}
-        return None if parts[0] is None else f(parts)
+    def of(values: list[Any]) -> Any:
+        if isinstance(values[0], Mapping):
+            return {name: function([value[name] for value in values]) for name in values[0]}
+        return None if values[0] is None else function(values)
 
-    fields = dataclasses.fields(prompts[0])
-    return type(prompts[0])(**{one.name: of([getattr(prompt, one.name) for prompt in prompts]) for one in fields})
+    return type(prompts[0])(**{name: of([getattr(prompt, name) for prompt in prompts]) for name in vars(prompts[0])})

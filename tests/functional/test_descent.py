@@ -1,10 +1,9 @@
 import numpy as np
-import pytest
-import scipy.sparse.linalg
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extremal import extremal
 from looped.functional import descent, kernels, polynomials
 
 SIZES = {"batch": st.integers(1, 3), "n": st.integers(4, 9), "d": st.integers(1, 4), "seed": st.integers(0, 99)}
@@ -63,23 +62,6 @@ def test_functional_descent_tends_to_kernel_regression():
     np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
 
 
-def test_gd_plus_plus_by_hand_and_beats_gradient_descent():
-    rng = np.random.default_rng(3)
-    xs = rng.normal(size=(1, 12, 3)) * np.array([1, 0.5, 0.2])
-    w, query = rng.normal(size=3), rng.normal(size=(1, 1, 3))
-    ys = xs @ w
-    top = np.linalg.norm(xs[0].T @ xs[0], 2)
-    args = [torch.tensor(a) for a in (xs, ys, query)]
-    got = descent.gradient_descent_plus_plus(*args, steps=8, rate=0.9 / top, transform=0.3 / top)
-    x, y, q, prediction = xs[0].copy(), ys[0].copy(), query[0, 0].copy(), 0.0
-    for t in range(8):
-        prediction += 0.9 / top * sum(y[i] * (x[i] @ q) for i in range(12))
-        y = y - 0.9 / top * x @ (x.T @ y)
-        q, x = q - 0.3 / top * x.T @ (x @ q), x - 0.3 / top * x @ x.T @ x
-        assert got[t + 1, 0, 0].item() == pytest.approx(prediction, abs=1e-12)
-    assert torch.isfinite(got).all()
-
-
 def test_chebyshev_iterates_have_the_extremal_error():
     rng = np.random.default_rng(4)
     low, high, steps = 0.5, 20.0, 15
@@ -91,7 +73,7 @@ def test_chebyshev_iterates_have_the_extremal_error():
         torch.tensor(xs)[None], torch.tensor(xs @ w)[None], steps=steps, low=low, high=high
     )
     for t in range(1, steps + 1):
-        factor = polynomials.extremal(t, low, high, torch.tensor(values)).numpy()
+        factor = extremal(t, low, high, values)
         expected = w - basis @ np.diag(factor) @ basis.T @ w
         np.testing.assert_allclose(got[t, 0].numpy(), expected, atol=1e-11)
     rates = 1 / polynomials.chebyshev_roots(steps, low, high)[:, None]
@@ -108,14 +90,3 @@ def test_newton_converges_to_the_inverse_with_squared_residuals():
     np.testing.assert_allclose(got[-1].numpy(), np.linalg.inv(matrix.numpy()), rtol=1e-7)
     residual = torch.eye(4).double() - got @ matrix
     torch.testing.assert_close(residual[1], residual[0] @ residual[0])
-
-
-def test_conjugate_gradient_equals_scipy_and_ends_after_d_steps():
-    xs, ys, _ = regression(2, 9, 5, 6)
-    got = descent.conjugate_gradient(torch.tensor(xs), torch.tensor(ys), steps=7)
-    for b in range(2):
-        iterates = []
-        normal = xs[b].T @ xs[b]
-        scipy.sparse.linalg.cg(normal, xs[b].T @ ys[b], maxiter=4, rtol=0, callback=lambda w: iterates.append(w.copy()))  # noqa: B023
-        np.testing.assert_allclose(got[1:5, b].numpy(), iterates, rtol=1e-8)
-        np.testing.assert_allclose(got[-1, b].numpy(), np.linalg.lstsq(xs[b], ys[b])[0], rtol=1e-8)

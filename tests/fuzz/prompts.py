@@ -31,7 +31,7 @@ from looped.files import finite
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.models.base import LoopedModel
 from looped.models.decoder import DecoderConfig
-from looped.models.loop import StateChange
+from looped.models.exit_rules import StateChange
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.tasks.task import Task

@@ -10,7 +10,7 @@ from looped.models.algoformer import AlgoFormerConfig, Part, given, pairs
 from looped.models.base import ModelConfig
 from looped.models.blocks import relu, stack, unstack
 from looped.models.decoder import DecoderConfig
-from looped.models.loop import Budget, StateChange
+from looped.models.exit_rules import Budget, StateChange
 from looped.prompt import Prompt, Sequence
 
 HALF = Part(heads=2)

@@ -10,7 +10,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="triton comes with torch for GPUs; the CPU wheel has none")
 
-from looped.models.gpu.attention import attention, attention_backward
+from looped.models.gpu.causal_attention import attention, attention_backward
 from models.interpreter import DEVICE, repair
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looped.functional import attention, kernels
+from looped.models.exit_rules import Budget, StateChange
 from looped.models.kernel_transformer import functional, restricted, unrestricted, vector
-from looped.models.loop import Budget, StateChange
 from looped.prompt import Prompt
 
 SIZES = {

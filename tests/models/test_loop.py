@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from looped.functional.schedules import RandomDepth
 from looped.models.decoder import DecoderConfig
-from looped.models.loop import Budget, StateChange, settle, unroll
+from looped.models.exit_rules import Budget, StateChange
+from looped.models.loop import settle, unroll
 from looped.prompt import Prompt
 
 TINY = DecoderConfig(d=2, width=8, heads=2, loops=5, positions=12)

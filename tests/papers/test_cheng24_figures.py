@@ -8,7 +8,7 @@ import torch
 
 from looped.baselines.gaussian_process import bayes
 from looped.functional import kernels
-from looped.models.kernel_loss import predictions, prepare
+from looped.models.fast_losses.cheng24_loss import predictions, prepare
 from looped.models.kernel_transformer import functional
 from looped.papers import cheng24
 from looped.papers.cheng24 import families

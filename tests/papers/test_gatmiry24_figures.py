@@ -12,7 +12,7 @@ import torch
 from looped.evaluation.claims import Settings
 from looped.experiment import Experiment
 from looped.functional.streams import stream
-from looped.models.batch_last import to_last
+from looped.models.fast_losses.batch_last import to_last
 from looped.models.kernel_transformer import restricted
 from looped.papers.gatmiry24 import best, chebyshev, depth, forms, losses, windows
 from looped.papers.gatmiry24 import looped as looped_recipe

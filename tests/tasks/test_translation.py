@@ -9,7 +9,7 @@ import torch
 from looped.evaluation.translation import bleu, cross_entropies, decode, per_token, translate
 from looped.experiment import Experiment
 from looped.models.algoformer import AlgoFormer, AlgoFormerConfig, Part
-from looped.tasks.translation import BETWEEN, END, LEAST, PAD, START, Translation, _tokenizer, cache_folder
+from looped.tasks.translation import BETWEEN, END, MIN_VOCABULARY, PAD, START, Translation, _tokenizer, cache_folder
 from tasks.tiny_text import pairs, write
 
 TASK = Translation(vocabulary=400)
@@ -148,7 +148,7 @@ def test_what_is_missing_is_named(folder, monkeypatch):
     ("fields", "said"),
     [
         ({"d": 2}, "`d` must be 1"),
-        ({"vocabulary": LEAST - 1}, f"`vocabulary` must be at least {LEAST}"),
+        ({"vocabulary": MIN_VOCABULARY - 1}, f"`vocabulary` must be at least {MIN_VOCABULARY}"),
         ({"limit": 0}, "`limit` must be at least 1"),
     ],
 )

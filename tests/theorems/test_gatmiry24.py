@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from looped.functional import kernels
-from looped.models.exits import ResidualCertificate
+from looped.models.exit_rules import ResidualCertificate
 from looped.models.patterns import CovariateScores, FullScores, UnitValue
 from looped.theorems.check import select
 from looped.theorems.gatmiry24 import closed_forms, robustness, upper_bounds, weight_sets

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from looped.cli.options import load_user_code, pick_device
 from looped.evaluation.diagnose import Diagnosis
 from looped.evaluation.identify import Identification
+from looped.experiment import Experiment
 from looped.files import finite, write_json
 from looped.models.base import LoopedModel
 from looped.report.drawing import save_figure
@@ -37,7 +38,7 @@ class ChosenRun:
     @property
     def task(self) -> Task:
         """The task that the model was made for."""
-        return self.run.experiment.task
+        return self.run.setup.task
 
     def model(self, device: str) -> LoopedModel:
         """The model on a device, with the last weights or the best ones."""
@@ -69,9 +70,9 @@ def open_run(name: str, *, points: int | None, best: bool, code: list[str] | Non
 
 def usual_points(run: Run) -> int:
     """Pairs in a prompt by default: as trained, else as the model was made for, else 2d examples and the query."""
-    if run.experiment.train is not None:
-        return run.experiment.train.points
-    points = run.provenance().get("points", 2 * run.experiment.task.d + 1)
+    if isinstance(run.setup, Experiment):
+        return run.setup.train.points
+    points = run.provenance().get("points", 2 * run.setup.task.d + 1)
     if not isinstance(points, int) or points < 1:
         file = run.path / "provenance.json"
         raise ValueError(f"`points` in {file} must be a whole number from 1; got {points!r}. Give `--points`.")

@@ -40,7 +40,7 @@ def keep(
     Example: `looped keep runs/yang24.linear-1a2b3c4d5e --name yang24.linear`
     """
     chosen = open_run(run, points=points, best=best, code=code)
-    title = name or chosen.run.experiment.name
+    title = name or chosen.run.setup.name
     with tidied(Path(out)), progress_lines(quiet=quiet or json) as report:
         folder = keep_run(
             chosen.run,

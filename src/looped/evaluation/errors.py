@@ -2,7 +2,7 @@
 
 Usually each x of a prompt is its own query, and one pass answers all positions. A shift of the query gives position i a
 query that is not the example which later positions see there. A causal decoder still answers all of them in one pass,
-over twice the rows (`looped.models.streams`); any other predictor is asked n times, with the first i examples and query
+over twice the rows (`looped.models.query_stream`); any other predictor is asked n times, with the first i examples and query
 i.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from looped.models.base import LoopedModel
 from looped.models.fusing import obstacle
 from looped.models.loop import unroll
-from looped.models.streams import asking, can_ask
+from looped.models.query_stream import asking, can_ask
 from looped.prompt import AnyPrompt, Prompt
 from looped.tasks.questions import Questions
 from looped.tasks.shifts import Shift, Shifted

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.models.base import LoopedModel
 from looped.models.loop import Context, State, leaves, tree_map
-from looped.models.streams import asking, can_ask
+from looped.models.query_stream import supports_query_stream, query_stream
 
 
 @torch.no_grad()
@@ -31,9 +31,9 @@ def spectral_radius(
     Its eigenvalues are those of the diagonal blocks d token / d the same token. Only these are iterated, all in one
     pass; the chain from token to token, which would slow power iteration down, drops out.
     """
-    if can_ask(model) and isinstance(state, Tensor) and state.ndim == 3:
+    if supports_query_stream(model) and isinstance(state, Tensor) and state.ndim == 3:
         batch, twice = len(state), tree_map(lambda leaf: torch.cat((leaf, leaf)), context)
-        with asking(model, batch):
+        with query_stream(model, batch):
             diagonal = linearised(lambda tokens: model.step(torch.cat((state, tokens)), twice, t)[batch:], state)
         return dominant(diagonal, _normal(state, generator), iterations=iterations, subspace=subspace).amax(-1)
     sizes = [leaf.flatten(1).shape[1] for leaf in leaves(state)]

@@ -1,6 +1,6 @@
-"""The algorithms that loops are compared with, batched, each returning all its iterates, the first one included.
+"""The algorithms that loops are compared with, batched. Each returns all its iterates, from the start on.
 
-Losses are 1/2 |y - X w|^2 over the examples, not their mean: a rate here is the paper's over n where it has 1/n.
+Losses are sums over the examples, 1/2 |y - X w|^2. Where a paper takes the mean, its rate is n times the one here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 from looped.functional.kernels import Kernel
 
 Rate = float | Tensor
-"""One rate, or a tensor that broadcasts to (steps, batch): one a step is (steps, 1), one a prompt (1, batch)."""
+"""One rate, or a tensor that broadcasts to (steps, batch): (steps, 1) is one per step, (1, batch) one per prompt."""
 
 
 def gradient_descent(
@@ -22,26 +22,26 @@ def gradient_descent(
     steps: int,
     rate: Rate,
     start: Float[Tensor, "batch d"] | None = None,
-) -> Float[Tensor, "kept batch d"]:
+) -> Float[Tensor, "iterates batch d"]:
     """Gradient descent on least squares.
 
-        w <- w - rate X'(X w - y),  w = 0 first unless `start` is given
+        w <- w - rate X'(X w - y),  starting at w = 0 or at `start`
 
     Ref: chen24, Eq. (2); gatmiry24, proof of Theorem 5.
     """
     w = torch.zeros_like(xs[:, 0]) if start is None else start
     rates = torch.as_tensor(rate, dtype=xs.dtype, device=xs.device).expand(steps, len(xs))
     iterates = [w]
-    for now in rates:
-        w = w - now[:, None] * _gradient(xs, ys, w)
+    for step_rate in rates:
+        w = w - step_rate[:, None] * _gradient(xs, ys, w)
         iterates.append(w)
     return torch.stack(iterates)
 
 
 def preconditioned_descent(
     xs: Float[Tensor, "batch n d"], ys: Float[Tensor, "batch n"], *, preconditioners: Float[Tensor, "steps d d"]
-) -> Float[Tensor, "kept batch d"]:
-    """Gradient descent from 0 with a matrix for a rate, one a step; it need not be symmetric.
+) -> Float[Tensor, "iterates batch d"]:
+    """Gradient descent from 0 whose rate is a matrix, one per step; it need not be symmetric.
 
         w <- w - A_t X'(X w - y)
 
@@ -55,33 +55,6 @@ def preconditioned_descent(
     return torch.stack(iterates)
 
 
-def gradient_descent_plus_plus(
-    xs: Float[Tensor, "batch n d"],
-    ys: Float[Tensor, "batch n"],
-    queries: Float[Tensor, "batch m d"],
-    *,
-    steps: int,
-    rate: float,
-    transform: float,
-) -> Float[Tensor, "kept batch m"]:
-    """GD++: every gradient step is followed by a transformation of all covariates, which conditions them better.
-
-        f(x_j) <- f(x_j) + rate sum_i (y_i - f(x_i)) <x_i, x_j>;  x_j <- x_j - transform sum_i <x_i, x_j> x_i
-
-    Ref: cheng24, Section 4.4 (von Oswald et al., 2023). The iterates are predictions at `queries`: the weights of
-    successive steps live in different coordinates.
-    """
-    residual, prediction = ys, torch.zeros_like(queries[..., 0])
-    iterates = [prediction]
-    for _ in range(steps):
-        prediction = prediction + rate * torch.einsum("bn,bnd,bmd->bm", residual, xs, queries)
-        residual = residual - rate * torch.einsum("bn,bnd,bmd->bm", residual, xs, xs)
-        covariance = xs.mT @ xs
-        xs, queries = xs - transform * xs @ covariance, queries - transform * queries @ covariance
-        iterates.append(prediction)
-    return torch.stack(iterates)
-
-
 def functional_descent(
     xs: Float[Tensor, "batch n d"],
     ys: Float[Tensor, "batch n"],
@@ -90,10 +63,10 @@ def functional_descent(
     kernel: Kernel,
     steps: int,
     rate: Rate,
-) -> Float[Tensor, "kept batch m"]:
+) -> Float[Tensor, "iterates batch m"]:
     """Gradient descent in the kernel's function space, read at `queries`.
 
-        f <- f + rate sum_i (y_i - f(x_i)) kernel(x_i, .),  f = 0 first
+        f <- f + rate sum_i (y_i - f(x_i)) kernel(x_i, .),  starting at f = 0
 
     Ref: cheng24, Eq. (9).
     """
@@ -101,9 +74,9 @@ def functional_descent(
     rates = torch.as_tensor(rate, dtype=xs.dtype, device=xs.device).expand(steps, len(xs))
     residual, prediction = ys, torch.zeros_like(queries[..., 0])
     iterates = [prediction]
-    for now in rates:
-        prediction = prediction + now[:, None] * torch.einsum("bn,bnm->bm", residual, across)
-        residual = residual - now[:, None] * torch.einsum("bn,bnm->bm", residual, among)
+    for step_rate in rates:
+        prediction = prediction + step_rate[:, None] * torch.einsum("bn,bnm->bm", residual, across)
+        residual = residual - step_rate[:, None] * torch.einsum("bn,bnm->bm", residual, among)
         iterates.append(prediction)
     return torch.stack(iterates)
 
@@ -115,12 +88,13 @@ def chebyshev_iteration(
     steps: int,
     low: float | Tensor,
     high: float | Tensor,
-) -> Float[Tensor, "kept batch d"]:
-    """Chebyshev semi-iteration: every iterate is the best its degree allows for eigenvalues of X'X in [low, high].
+) -> Float[Tensor, "iterates batch d"]:
+    """Chebyshev semi-iteration: every iterate is the best of its degree for eigenvalues of X'X in [low, high].
 
-        w_{t+1} = w_t + b_t (w_t - w_{t-1}) - a_t X'(X w_t - y),  the error of w_t being extremal_t(X'X) w*
+        w_{t+1} = w_t + b_t (w_t - w_{t-1}) - a_t X'(X w_t - y),  where the error of w_t is R_t(X'X) w*
 
-    Ref: gatmiry24, Theorem 2, which fixes the degree beforehand and uses the roots as rates; the last iterates agree.
+    Ref: gatmiry24, Theorem 2 (R_t: Lemma 3), which fixes the degree in advance and takes rates from the roots; the last
+    iterates agree.
     """
     centre, radius = (high + low) / (high - low), (high - low) / 2
     w = previous = torch.zeros_like(xs[:, 0])
@@ -129,20 +103,20 @@ def chebyshev_iteration(
         if t == 0:
             w, previous = w - 2 / (high + low) * _gradient(xs, ys, w), w
         else:
-            after = 1 / (2 * centre - ratio)
+            next_ratio = 1 / (2 * centre - ratio)
             step = w - previous
-            w, previous = w + after * ratio * step - 2 * after / radius * _gradient(xs, ys, w), w
-            ratio = after
+            w, previous = w + next_ratio * ratio * step - 2 * next_ratio / radius * _gradient(xs, ys, w), w
+            ratio = next_ratio
         iterates.append(w)
     return torch.stack(iterates)
 
 
 def newton_inverse(
     matrix: Float[Tensor, "*batch d d"], *, steps: int, alpha: float | Tensor
-) -> Float[Tensor, "kept *batch d d"]:
+) -> Float[Tensor, "iterates *batch d d"]:
     """Newton's iteration for the inverse of a symmetric positive definite matrix.
 
-        M <- 2 M - M S M,  M = alpha S first
+        M <- 2 M - M S M,  starting at M = alpha S
 
     Ref: gatmiry24, Theorem 4 (which prints M <- 2 M S M); gao24, Theorem 4.1. It converges for 0 < alpha < 2/|S|^2.
     """
@@ -154,29 +128,6 @@ def newton_inverse(
     return torch.stack(iterates)
 
 
-def conjugate_gradient(
-    xs: Float[Tensor, "batch n d"], ys: Float[Tensor, "batch n"], *, steps: int
-) -> Float[Tensor, "kept batch d"]:
-    """Conjugate gradients on the normal equations, which no fixed weights can match: the rates depend on the prompt.
-
-    w <- w + (|g|^2 / |X p|^2) p,  g the negative gradient, p its part conjugate to the directions before
-    """
-    w = torch.zeros_like(xs[:, 0])
-    gradient = -_gradient(xs, ys, w)
-    direction, size = gradient, gradient.square().sum(-1, keepdim=True)
-    tiny = torch.finfo(xs.dtype).tiny
-    iterates = [w]
-    for _ in range(steps):
-        image = torch.einsum("bnd,bd->bn", xs, direction)
-        rate = size / image.square().sum(-1, keepdim=True).clamp_min(tiny)
-        w = w + rate * direction
-        gradient = gradient - rate * torch.einsum("bnd,bn->bd", xs, image)
-        size, before = gradient.square().sum(-1, keepdim=True), size
-        direction = gradient + size / before.clamp_min(tiny) * direction
-        iterates.append(w)
-    return torch.stack(iterates)
-
-
 def _gradient(xs: Tensor, ys: Tensor, w: Tensor) -> Tensor:
-    """X'(X w - y), prompt by prompt."""
+    """X'(X w - y) of each prompt."""
     return torch.einsum("bnd,bn->bd", xs, torch.einsum("bnd,bd->bn", xs, w) - ys)

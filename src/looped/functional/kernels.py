@@ -1,4 +1,4 @@
-"""Gram matrices: a kernel is a function of two sets of rows and gives one number a pair."""
+"""Gram matrices: a kernel takes two sets of rows and gives one number per pair."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def exp(left: Float[Tensor, "*#batch n r"], right: Float[Tensor, "*#batch m r"])
 
         K_ij = exp(<u_i, v_j>)
 
-    Ref: cheng24, Eq. (14) with sigma = 1; any other sigma is a scale of the rows, u / sigma.
+    Ref: cheng24, Eq. (14) with sigma = 1; any other sigma divides the rows by it, u / sigma.
     """
     return linear(left, right).exp()
 

@@ -1,4 +1,4 @@
-"""Independent random streams out of one seed."""
+"""Independent random streams from one seed."""
 
 from __future__ import annotations
 

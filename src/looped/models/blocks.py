@@ -1,7 +1,7 @@
 """The parts of a transformer block. Every part also runs with a leading axis of models in its weights.
 
-A module whose weight is (models, out, in) reads (models, ..., in): many models of one shape are one model
-(`stack`), equal to each alone up to rounding.
+A module whose weight is (models, out, in) reads (models, ..., in): `stack` makes many models of one shape into one,
+which equals each of them alone up to rounding.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Linear(nn.Linear):
     """y = W x + b, with W of shape (out, in) or (models, out, in)."""
 
     def forward(self, input: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Apply to the last axis, with `bias`, where given, in place of its own."""
+        """Apply to the last axis; `bias`, where given, replaces the module's."""
         bias = self.bias if bias is None else bias
         if self.weight.ndim == 2:
             return F.linear(input, self.weight, bias)
@@ -56,12 +56,12 @@ class LayerNorm(nn.LayerNorm):
 class Attention(nn.Module):
     """Multi-head softmax attention of free head width: softmax(q k' / sqrt(head_width)) v, then a projection.
 
-    A key's bias moves all scores of a query alike, which softmax does not see: it is left out. Its slope would be
-    rounding alone, of which Adam makes whole steps; our GPU kernels add it, and give it slope 0.
+    A key's bias moves all scores of a query alike, and softmax does not see it, so it is left out. Its gradient would
+    be rounding error, which Adam turns into whole steps. Our GPU kernels add the bias and set its gradient to 0.
     """
 
     mix: Callable[..., Tensor] = staticmethod(F.scaled_dot_product_attention)
-    """(q, k, v, is_causal) -> mixed values; `models/streams.py` puts a mask of its own in its place for a while."""
+    """(q, k, v, is_causal) -> mixed values; `models/query_stream.py` replaces it while other masks are needed."""
 
     def __init__(self, width: int, *, heads: int, head_width: int | None = None, causal: bool = True):
         super().__init__()
@@ -72,19 +72,17 @@ class Attention(nn.Module):
         self.proj = Linear(inner, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix the tokens of (..., seq, width); with `causal`, each reads itself and those before it."""
+        """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it."""
         *lead, seq, _ = x.shape
-        of_q, _, of_v = self.qkv.bias.chunk(3, -1)
-        qkv = self.qkv(x, torch.cat([of_q, torch.zeros_like(of_q), of_v], -1)).view(
-            -1, seq, 3, self.heads, self.head_width
-        )
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
+        q_bias, _, v_bias = self.qkv.bias.chunk(3, -1)
+        qkv = self.qkv(x, torch.cat([q_bias, torch.zeros_like(q_bias), v_bias], -1))
+        q, k, v = qkv.view(-1, seq, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
         mixed = self.mix(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
 
 
 class MLP(nn.Module):
-    """W_2 act(W_1 x + b_1) + b_2, token by token."""
+    """W_2 act(W_1 x + b_1) + b_2 for each token."""
 
     def __init__(self, width: int, *, hidden: int | None = None, activation: Activation = gelu):
         super().__init__()
@@ -101,7 +99,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One transformer layer, pre-norm: x <- x + attention(norm(x)); x <- x + mlp(norm(x)).
 
-    With `norm=False` there is no LayerNorm: the form that the exact constructions are written for.
+    With `norm=False` there is no LayerNorm, as the exact constructions need it.
     """
 
     def __init__(
@@ -127,7 +125,7 @@ class Block(nn.Module):
         return x + self.mlp(self.norm_2(x))
 
     def initialize(self, *, num_layers: int) -> None:
-        """GPT-2's start: N(0, 0.02), residual projections divided by sqrt(2 num_layers), biases zero."""
+        """GPT-2's initial weights: N(0, 0.02), residual projections divided by sqrt(2 num_layers), biases zero."""
         for layer in (self.attention.qkv, self.attention.proj, self.mlp.fc, self.mlp.proj):
             residual = layer in (self.attention.proj, self.mlp.proj)
             nn.init.normal_(layer.weight, std=0.02 / (2 * num_layers) ** 0.5 if residual else 0.02)
@@ -138,7 +136,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def stack(models: Sequence[M]) -> M:
-    """Models of one shape as one model: every parameter gets a leading axis of models."""
+    """Make models of one shape into one model: every parameter gets a leading axis of models."""
     stacked = copy.deepcopy(models[0])
     for name, parameter in models[0].named_parameters():
         owner, _, leaf = name.rpartition(".")
@@ -148,12 +146,12 @@ def stack(models: Sequence[M]) -> M:
 
 
 def unstack(model: M) -> list[M]:
-    """The models that `stack` put together, each by itself."""
+    """Split what `stack` put together into single models."""
     count = next(model.parameters()).shape[0]
     singles = [copy.deepcopy(model) for _ in range(count)]
     for name, parameter in model.named_parameters():
         owner, _, leaf = name.rpartition(".")
         for single, value in zip(singles, parameter.detach(), strict=True):
-            own = nn.Parameter(value.clone(), requires_grad=parameter.requires_grad)
-            setattr(single.get_submodule(owner), leaf, own)
+            weight = nn.Parameter(value.clone(), requires_grad=parameter.requires_grad)
+            setattr(single.get_submodule(owner), leaf, weight)
     return singles

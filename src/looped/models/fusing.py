@@ -1,4 +1,4 @@
-"""Which models our own GPU kernels run; the kernels are in `models/gpu`, imported only where there is a GPU."""
+"""Which models our GPU kernels can run. The kernels are in `models/gpu`, imported only where there is a GPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from looped.models.base import LoopedModel
 from looped.models.decoder import LoopedDecoder
 
 HEAD_WIDTHS = (16, 32, 64)
-"""What the attention kernels are written for."""
+"""The widths of a head that the attention kernels are written for."""
 
 
 def obstacle(model: LoopedModel) -> str | None:

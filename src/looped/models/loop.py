@@ -1,9 +1,8 @@
-"""The one loop in the library: `unroll` for training and curves, `settle` for inference with an exit rule."""
+"""The library's only loop: `unroll` for training and curves, `settle` for inference with an exit rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -19,11 +18,11 @@ Step = Callable[[State, Context, int], State]
 
 
 MOST_LOOPS = 10**6
-"""More loops than this are a slip of the hand: they would take days."""
+"""More loops than this are a typo: they would take days."""
 
 
 def check_loops(loops: int, **windows: int | None) -> None:
-    """Refuse a loop count below 1, or absurdly large, and any window that does not fit into it."""
+    """Refuse a loop count that is below 1 or absurdly large, and any window longer than it."""
     if loops > MOST_LOOPS:
         raise ValueError(f"`loops` must be at most {MOST_LOOPS:,}; got {loops}.")
     if loops < 1:
@@ -47,60 +46,31 @@ def unroll(
 
         state_{t+1} = step(state_t, context, t),  t = 0 .. loops-1
 
-    `grad` is how many of the last loops carry gradient (None: all). The loops before run without a graph, so their
-    number costs time and no memory. `keep` and `grad` are independent: one is the loss window, one the gradient's.
+    `grad` is how many of the last loops carry gradient (None: all). The loops before run without a graph, so they cost
+    time and no memory. `keep` and `grad` are independent: the window of the loss and that of the gradient.
     """
     check_loops(loops, grad=grad, keep=keep)
     prefix = 0 if grad is None else loops - grad
-    kept: list[Tensor] = []
+    collected: list[Tensor] = []
 
     def run(first: int, last: int, state: State) -> State:
         for t in range(first, last):
             state = step(state, context, t)
             if t >= loops - keep:
-                kept.append(collect(state, context))
+                collected.append(collect(state, context))
         return state
 
     if prefix:
         with torch.no_grad():
             state = run(0, prefix, state)
-        # a part that the step hands on untouched would bring its graph along
+        # a part of the state that the step returns unchanged would bring its graph along
         state = tree_map(Tensor.detach, state)
     run(prefix, loops, state)
-    return torch.stack(kept)
+    return torch.stack(collected)
 
 
 ExitRule = Callable[[State, State, Context, int], Tensor]
-"""(state, previous, context, t) -> (batch) bool: True where loop t was the last one a prompt needed."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """Stop after a fixed number of loops."""
-
-    loops: int
-    """How many."""
-
-    def __call__(self, state: State, previous: State, context: Context, t: int) -> Bool[Tensor, "batch"]:
-        """True for all from loop `loops` on."""
-        first = leaves(state)[0]
-        return torch.full((first.shape[0],), t + 1 >= self.loops, device=first.device)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateChange:
-    """Stop when one loop moves the state by less than `tolerance`, relative to its size."""
-
-    tolerance: float
-    """Largest relative change, in the Euclidean norm over everything a prompt's state holds."""
-
-    def __call__(self, state: State, previous: State, context: Context, t: int) -> Bool[Tensor, "batch"]:
-        """True where |state - previous| <= tolerance |state|, both finite: what overflowed has not settled."""
-        pairs = list(zip(leaves(state), leaves(previous), strict=True))
-        change = sum((new - old).flatten(1).square().sum(1) for new, old in pairs)
-        size = sum(new.flatten(1).square().sum(1) for new, _ in pairs)
-        change, size = torch.as_tensor(change), torch.as_tensor(size)
-        return (change <= self.tolerance**2 * size) & change.isfinite()
+"""(state, previous, context, t) -> (batch) bool: True where loop t was the last that a prompt needed."""
 
 
 class Settled(NamedTuple):
@@ -109,7 +79,7 @@ class Settled(NamedTuple):
     predictions: Tensor
     loops: Int[Tensor, "batch"]
     finished: Bool[Tensor, "batch"]
-    """False where `max_loops` ended it before the rule did."""
+    """False where `max_loops` came before the rule."""
 
 
 @torch.no_grad()
@@ -122,7 +92,7 @@ def settle(
     max_loops: int,
     collect: Callable[[State, Context], Tensor],
 ) -> Settled:
-    """Loop until `rule` is met, prompt by prompt; finished prompts leave the batch and stop costing."""
+    """Loop each prompt until `rule` lets it go; finished prompts leave the batch and cost nothing more."""
     check_loops(max_loops)
     first = leaves(state)[0]
     active = torch.arange(first.shape[0], device=first.device)

@@ -1,7 +1,7 @@
 """Which entries of a head's matrices are free: the papers' sparsity patterns as parameterisations, never as masks.
 
-Weights come as a mapping from the names in `shapes` to tensors `(*models, 1, *shape)`, the 1 standing where the rows
-have their batch. A row is (x, y, ...), x in the first d coordinates and y in coordinate d.
+`weights` maps the names in `shapes` to tensors `(*models, 1, *shape)`, with a 1 where the rows have their batch.
+A row is (x, y, ...): x is in the first d coordinates and y in coordinate d.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RowsIn = Float[Tensor, "*batch n width"]
 
 @dataclass(frozen=True)
 class ValuePattern(ABC):
-    """The form of V, whose product with an example's row is what the example gives."""
+    """The form of V, the value matrix: an example with row z_i contributes V z_i."""
 
     @abstractmethod
     def shapes(self, d: int, width: int) -> Shapes:
@@ -50,7 +50,7 @@ class FullValue(ValuePattern):
 
 @dataclass(frozen=True)
 class BlockValue(ValuePattern):
-    """V = diag(A, r), A called `transform` and r called `label`.
+    """V = diag(A, r); the weights are A, `transform`, and r, `label`.
 
     Ref: cheng24, Assumption 4.4.
     """
@@ -67,7 +67,7 @@ class BlockValue(ValuePattern):
 
 @dataclass(frozen=True)
 class LabelValue(ValuePattern):
-    """V = diag(0, r), r called `label`: covariates never change.
+    """V = diag(0, r), where r is `label`: covariates never change.
 
     Ref: cheng24, Proposition 3.1 and Theorem 4.5 (A = 0).
     """
@@ -83,7 +83,7 @@ class LabelValue(ValuePattern):
 
 @dataclass(frozen=True)
 class RestrictedValue(ValuePattern):
-    """V = (0; u', 1), u called `tilt`: only labels change.
+    """V = (0; u', 1), where u is `tilt`: only labels change.
 
     Ref: gatmiry24, Eq. (5), its P.
     """
@@ -116,7 +116,7 @@ class UnitValue(ValuePattern):
 
 @dataclass(frozen=True)
 class ScorePattern(ABC):
-    """The form of B and C, through which keys and queries reach the kernel."""
+    """The form of B and C: the kernel reads keys B z_i and queries C z_j."""
 
     @abstractmethod
     def shapes(self, d: int, width: int) -> Shapes:
@@ -133,7 +133,7 @@ class ScorePattern(ABC):
 
 @dataclass(frozen=True)
 class FullScores(ScorePattern):
-    """Whole rows meet through one matrix, `score`: h(z_i, Q z_j).
+    """The kernel reads whole rows through one matrix Q, `score`: h(z_i, Q z_j).
 
     Ref: gatmiry24, Eq. (2), its Q; chen24, Definition 3.5, the transpose of its Q.
     """
@@ -153,7 +153,7 @@ class FullScores(ScorePattern):
 
 @dataclass(frozen=True)
 class CovariateScores(ScorePattern):
-    """Covariates alone meet through one matrix, `score`: h(x_i, A x_j), that is Q = diag(A, 0).
+    """The kernel reads covariates only, through one matrix A, `score`: h(x_i, A x_j), that is Q = diag(A, 0).
 
     Ref: gatmiry24, Eq. (5).
     """
@@ -173,9 +173,9 @@ class CovariateScores(ScorePattern):
 
 @dataclass(frozen=True)
 class FactoredScores(ScorePattern):
-    """Covariates alone meet, each side through its own matrix, `key` and `query`: h(B x_i, C x_j).
+    """The kernel reads covariates only, keys through B, `key`, and queries through C, `query`: h(B x_i, C x_j).
 
-    Ref: cheng24, Eq. (2), Assumption 2.1. B acts on the examples that are summed over, so it is the key here; the
+    Ref: cheng24, Eq. (2), Assumption 2.1. B acts on the examples that the sum is over, so it is the key here; the
     paper calls it the query.
     """
 

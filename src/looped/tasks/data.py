@@ -1,9 +1,11 @@
-"""Where data files lie: the folder named by the environment variable LOOPED_DATA, never a config."""
+"""Where data files are: the folder that the environment variable LOOPED_DATA names, never a config."""
 
 from __future__ import annotations
 
 import difflib
+import gzip
 import os
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,18 +13,29 @@ VARIABLE = "LOOPED_DATA"
 
 
 def data_folder(part: str) -> Path:
-    """The folder `part` (`openml`, `translation`) of the data; it is not a field of any task, so configs can travel."""
+    """The folder `part` (`openml`, `translation`) of the data; no task has it as a field, so configs can move."""
     named = os.environ.get(VARIABLE)
     if not named:
         raise ValueError(f"{VARIABLE} is not set. Set it to the folder that holds `{part}/`: export {VARIABLE}=FOLDER.")
     folder = Path(named) / part
-    if not os.path.isdir(folder):  # false also for names that no file can have
-        raise ValueError(f"{VARIABLE} must name a folder that holds `{part}/`; got {named}, without it. Correct it.")
+    if not os.path.isdir(folder):  # false also for names that no file system accepts
+        raise ValueError(
+            f"{VARIABLE} must name a folder that holds `{part}/`; got {named}, which does not. Correct it."
+        )
     return folder.resolve()
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown file: the nearest one that is there, or all of them."""
+    """The end of a message about an unknown name: the nearest known one, or all of them."""
     known = sorted(known)
-    found = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-    return f"Did you mean `{found[0]}`?" if found else f"There: {', '.join(known) or 'nothing'}."
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    return f"Did you mean `{near[0]}`?" if near else f"Known: {', '.join(known) or 'none'}."
+
+
+def read_text(path: Path, remedy: str) -> str:
+    """The text of a UTF-8 file, gzipped or not; `remedy` ends the message about one that cannot be read."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise ValueError(f"{path} cannot be read ({error}). {remedy}") from None

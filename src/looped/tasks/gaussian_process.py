@@ -25,13 +25,13 @@ class GaussianProcess(Task):
     d: int = 5
     """Dimension of x."""
     kernel: Kernel = kernels.exp
-    """K, any symmetric function; where it is not positive semidefinite its eigenvalues count by absolute value."""
+    """K, any symmetric function; where it is not positive semidefinite, its eigenvalues count by absolute value."""
     eigenvalues: tuple[float, ...] = SPREAD
     """D, the eigenvalues of Sigma = U'DU."""
     rotation: int | None = 0
-    """The seed of the uniformly random orthogonal U, which the paper changes from run to run; None is U = I."""
+    """The seed of the uniformly random orthogonal U, which differs between the paper's runs; None is U = I."""
     whiten: bool = True
-    """Whether K reads xi = Sigma^{-1/2} x, as in cheng24's Example 7, without which its theorems do not apply, or x."""
+    """Whether K reads xi = Sigma^{-1/2} x, as in cheng24's Example 7 and as its theorems need, or x."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,9 +55,9 @@ class GaussianProcess(Task):
 
     @cached_property
     def label_variance(self) -> float:
-        """E[K(x, x)], exact where K is constant on the sphere and else by 65,536 fixed directions, to 1e-3.
+        """E[K(x, x)]: exact where K is constant on the sphere, else a mean over 65,536 fixed directions, good to 1e-3.
 
-        Where K is not positive semidefinite E[y^2] is more, by what K_+ adds: for relu 3% at n = 15, 12% at n = 31.
+        Where K is not positive semidefinite, K_+ makes E[y^2] larger: for relu by 3% at n = 15 and 12% at n = 31.
         """
         xi = _sphere(2**16, 1, torch.ones(self.d, dtype=torch.float64), torch.Generator().manual_seed(0))
         return float(self.raw_gram(xi if self.whiten else xi @ self.root).mean())
@@ -71,7 +71,7 @@ class GaussianProcess(Task):
         return Prompt(xs, draw(gram, generator), truth={"gram": gram})
 
     def raw_gram(self, inputs: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n n"]:
-        """K(u_i, u_j) of what the kernel reads, before eigenvalues lose their sign."""
+        """K(u_i, u_j), before eigenvalues lose their sign."""
         return self.kernel(inputs, inputs)
 
     def gram(self, xs: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch n n"]:
@@ -79,7 +79,7 @@ class GaussianProcess(Task):
 
             K_ij = kernel(Sigma^{-1/2} x_i, Sigma^{-1/2} x_j)
 
-        Ref: cheng24, Example 7; Definition 3.3 leaves out Sigma, and so does `whiten` = False.
+        Ref: cheng24, Example 7; Definition 3.3 has no Sigma, and `whiten` = False means that.
         """
         inputs = xs @ torch.linalg.inv(self.root).to(xs) if self.whiten else xs
         return kernels.absolute(self.raw_gram(inputs))
@@ -99,7 +99,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class MixedProcess(GaussianProcess):
-    """A Gaussian process with a sum of kernels. Ref: cheng24, Prop. D.1, Fig. 4; Figure 4(c) unless told otherwise.
+    """A Gaussian process with a sum of kernels. Ref: cheng24, Prop. D.1, Fig. 4; the default is Figure 4(c).
 
         K(u, v) = 1/2 (u1 v1 + u2 v2) + 1/2 exp((u3 v3 + u4 v4 + u5 v5) / 2)
 
@@ -128,7 +128,7 @@ class MixedProcess(GaussianProcess):
 
 
 def draw(gram: Float[Tensor, "*batch n n"], generator: torch.Generator) -> Float[Tensor, "*batch n"]:
-    """One draw from N(0, gram) for each matrix; eigenvalues that rounding makes negative count as they are, small.
+    """One draw from N(0, gram) for each matrix; an eigenvalue that rounding made negative counts by its absolute value.
 
     y = U |D|^{1/2} z,  gram = U D U',  z ~ N(0, I)
     """
@@ -138,6 +138,6 @@ def draw(gram: Float[Tensor, "*batch n n"], generator: torch.Generator) -> Float
 
 
 def _sphere(batch: int, n: int, mask: Tensor, generator: torch.Generator) -> Tensor:
-    """Uniform points of the unit sphere in the coordinates that `mask` keeps."""
+    """Uniform points on the unit sphere of the active coordinates."""
     normal = torch.randn(batch, n, len(mask), dtype=mask.dtype, device=mask.device, generator=generator) * mask
     return normal / normal.norm(dim=-1, keepdim=True)

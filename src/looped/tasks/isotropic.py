@@ -23,7 +23,7 @@ class IsotropicRegression(Task):
     half: float = 3.5
     """Half the width of each window; 0 makes s one of the centres."""
     exact: bool = False
-    """Whether the examples before the last pair are turned so that XX'/n is s I exactly, as in Lemma 4."""
+    """Whether the examples before the last pair are transformed so that XX'/n is exactly s I, as in Lemma 4."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -38,7 +38,7 @@ class IsotropicRegression(Task):
         return float(self.d)
 
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
-        """Fresh s, x and w for every prompt; with `exact`, n must exceed d by 1 at least."""
+        """Fresh s, x and w for every prompt; with `exact`, n must be at least d + 1."""
         device = generator.device
         mask = active_mask(self.d, dims, device)
         s = self.scales(batch, generator)
@@ -54,7 +54,7 @@ class IsotropicRegression(Task):
         return Prompt(xs, torch.einsum("bnd,bd->bn", xs, w), truth={"w": w, "s": s})
 
     def scales(self, batch: int, generator: torch.Generator) -> Float[Tensor, " batch"]:
-        """s of each prompt: a point of the union of windows, each part weighed by its length."""
+        """s of each prompt: uniform on the union of windows."""
         parts = merged(self.centres, self.half)
         low, high = (torch.tensor(side, device=generator.device) for side in zip(*parts, strict=True))
         lengths = high - low if self.half else torch.ones_like(low)
@@ -66,10 +66,10 @@ class IsotropicRegression(Task):
 
 def merged(centres: tuple[float, ...], half: float) -> list[tuple[float, float]]:
     """The union of windows as intervals that do not overlap, ascending."""
-    found: list[tuple[float, float]] = []
+    intervals: list[tuple[float, float]] = []
     for centre in sorted(centres):
-        if half and found and centre - half <= found[-1][1]:
-            found[-1] = (found[-1][0], centre + half)
+        if half and intervals and centre - half <= intervals[-1][1]:
+            intervals[-1] = (intervals[-1][0], centre + half)
         else:
-            found.append((centre - half, centre + half))
-    return found
+            intervals.append((centre - half, centre + half))
+    return intervals

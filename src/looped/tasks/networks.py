@@ -19,7 +19,7 @@ class ReLUNetwork(Task):
 
         y = sqrt(2 / hidden) sum_j v_j relu(w_j'x)
 
-    Ref: yang24, Sec. 5.4 and App. A, after Garg et al. 2022; the factor, which the text leaves out, is the program's.
+    Ref: yang24, Sec. 5.4 and App. A, after Garg et al. 2022; the factor is in the program, not in the text.
     """
 
     hidden: int = 100
@@ -32,9 +32,9 @@ class ReLUNetwork(Task):
 
     @property
     def label_variance(self) -> float:
-        """d, by (2 / hidden) hidden E[v^2] E[relu(w'x)^2] = E|x|^2, where yang24 divides by d too.
+        """d, since (2 / hidden) hidden E[v^2] E[relu(w'x)^2] = E|x|^2; yang24 divides by d too.
 
-        While fewer coordinates are active labels are smaller, and errors stay in this one unit, as in the paper.
+        While fewer coordinates are active, labels are smaller, but errors stay in this unit, as in the paper.
         """
         return float(self.d)
 
@@ -50,6 +50,6 @@ class ReLUNetwork(Task):
         return Prompt(xs, self.labels(xs, truth), truth=truth)
 
     def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
-        """What the networks in `truth` say at `xs`."""
+        """The outputs of the networks in `truth` at `xs`."""
         units = torch.relu(xs @ truth["w"].to(xs).mT)
         return (2 / self.hidden) ** 0.5 * (units @ truth["v"].to(xs)[..., None]).squeeze(-1)

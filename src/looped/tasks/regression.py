@@ -21,7 +21,7 @@ class LinearRegression(Task):
     noise: float = 0.0
     """Standard deviation of the label noise."""
     captured: ClassVar[bool] = True
-    """On the device alone."""
+    """Sampling stays on the device."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -51,13 +51,13 @@ class LinearRegression(Task):
     def weights(
         self, batch: int, mask: Float[Tensor, "d"] | None, generator: torch.Generator
     ) -> Float[Tensor, "batch d"]:
-        """The hidden w of each prompt, zero outside the active coordinates; without a mask all are active."""
+        """The hidden w of each prompt, zero outside the active coordinates; no mask means that all are active."""
         return masked(torch.randn(batch, self.d, generator=generator, device=generator.device), mask)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SparseRegression(LinearRegression):
-    """y = w'x with `nonzero` nonzero entries in w, their places drawn among the active coordinates."""
+    """y = w'x where w has `nonzero` nonzero entries, at random active coordinates."""
 
     nonzero: int = 3
     """How many entries of w are not zero: the paper's s."""
@@ -83,5 +83,5 @@ class SparseRegression(LinearRegression):
 
 
 def masked(values: Float[Tensor, "*batch d"], mask: Float[Tensor, "d"] | None) -> Float[Tensor, "*batch d"]:
-    """Zero outside the mask; without one the values as they are, so that a captured step does not multiply by ones."""
+    """The values, zero outside the mask; without a mask nothing is multiplied, which saves a captured step a kernel."""
     return values if mask is None else values * mask

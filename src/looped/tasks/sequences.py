@@ -16,12 +16,12 @@ from looped.prompt import Prompt, Sequence
 from looped.tasks.task import SequenceTask, Task, active_mask
 
 DRAWS = 2**18
-"""Inputs behind a label variance that has no formula: good to about 1e-3."""
+"""Draws that estimate a label variance without a formula: good to about 1e-3."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Representation:
-    """Phi, a leaky-ReLU network that a seed fixes once and for all; its last layer is linear, and it has no biases.
+    """Phi, a fixed leaky-ReLU network named by a seed; its last layer is linear, and it has no biases.
 
         h <- leaky(W h), layer by layer, with W ~ N(0, 2 / ((1 + slope^2) fan-in)) (the first: N(0, 1 / fan-in))
 
@@ -29,15 +29,15 @@ class Representation:
     """
 
     inputs: int
-    """Length of what it reads."""
+    """Length of its input."""
     features: int
-    """Length of what it gives."""
+    """Length of its output."""
     hidden: int
-    """Width of the layers between."""
+    """Width of the hidden layers."""
     layers: int = 3
     """Layers, the last one included."""
     slope: float = 0.01
-    """Of the leaky ReLU below 0."""
+    """Slope of the leaky ReLU below 0."""
     seed: int = 0
     """Names the network."""
 
@@ -49,7 +49,7 @@ class Representation:
         return x @ last.T
 
     def weights(self, device: torch.device, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
-        """The matrices (out, in) of the layers, drawn on the CPU, so that every device has the same ones."""
+        """The matrices (out, in) of the layers, drawn on the CPU, so that they are the same on every device."""
         return _weights(self, str(device), dtype)
 
 
@@ -57,31 +57,26 @@ class Representation:
 def _weights(phi: Representation, device: str, dtype: torch.dtype) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(stream(phi.seed, "representation"))
     sizes = [phi.inputs, *[phi.hidden] * (phi.layers - 1), phi.features]
-    made = []
+    weights = []
     for layer in range(phi.layers):
         variance = (1.0 if layer == 0 else 2 / (1 + phi.slope**2)) / sizes[layer]
         normal = torch.randn(sizes[layer + 1], sizes[layer], dtype=torch.float64, generator=generator)
-        made.append((normal * variance**0.5).to(device, dtype))
-    return tuple(made)
+        weights.append((normal * variance**0.5).to(device, dtype))
+    return tuple(weights)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepresentationRegression(Task):
-    """Linear regression on what a fixed, unknown network makes of x.
-
-        y = a'Phi(x) + noise,  a ~ N(0, I) for each prompt, Phi the same for all
-
-    Ref: gao24, Sec. 3.1 and 5.1 (noise 0, 0.1 or 1).
-    """
+class _FixedNetwork(Task):
+    """A task whose labels are linear in the output of a fixed, unknown network Phi."""
 
     noise: float = 0.0
     """Standard deviation of the label noise: the paper's sigma."""
     features: int | None = None
-    """Length of Phi(x); None is d."""
+    """Length of Phi's output; None is d."""
     hidden: int | None = None
     """Width of Phi's hidden layers; None is d."""
     slope: float = 0.01
-    """Of Phi's leaky ReLU below 0."""
+    """Slope of Phi's leaky ReLU below 0."""
     representation: int = 0
     """The seed that names Phi; a model learns one Phi."""
 
@@ -89,16 +84,37 @@ class RepresentationRegression(Task):
         super().__post_init__()
         if self.noise < 0:
             raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
-        _check_widths(self)
+        for name in ("features", "hidden"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {value}.")
+
+    @property
+    def num_inputs(self) -> int:
+        """Length of what Phi reads."""
+        return self.d
 
     @cached_property
     def phi(self) -> Representation:
         """Phi."""
-        return _phi(self, self.d)
+        features, hidden = (self.d if width is None else width for width in (self.features, self.hidden))
+        return Representation(
+            inputs=self.num_inputs, features=features, hidden=hidden, slope=self.slope, seed=self.representation
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepresentationRegression(_FixedNetwork):
+    """Linear regression on the output of a fixed, unknown network.
+
+        y = a'Phi(x) + noise,  a ~ N(0, I) for each prompt, Phi the same for all
+
+    Ref: gao24, Sec. 3.1 and 5.1 (noise 0, 0.1 or 1).
+    """
 
     @cached_property
     def label_variance(self) -> float:
-        """E|Phi(x)|^2 + noise^2, the first by fixed draws of x, to about 1e-3."""
+        """E|Phi(x)|^2 + noise^2; the first term is a mean over fixed draws of x, good to about 1e-3."""
         x = torch.randn(DRAWS, self.d, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         return float(self.phi(x).square().sum(-1).mean()) + self.noise**2
 
@@ -114,48 +130,37 @@ class RepresentationRegression(Task):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoRegression(SequenceTask):
-    """A series whose next state is linear in what a fixed, unknown network makes of the last `order` ones.
+class AutoRegression(_FixedNetwork, SequenceTask):
+    """A series whose next state is linear in a fixed, unknown network's output at the last `order` states.
 
         x_{t+1} = A Phi([x_{t+1-order}, .., x_t]) + noise,  A_ij ~ N(0, 1) for each prompt, |Phi| = 1
 
-    Ref: gao24, Sec. 3.2 and 5.1. As printed, with Phi not scaled, the series explodes unless Phi is small (it is with
-    PyTorch's default weights, where noise then drowns it); here Phi is divided by its norm, so that any A keeps the
-    series finite, with E[x^2] near 1 + noise^2. The first `order` states, which the paper does not mention, are drawn
-    with that variance; they cannot be predicted and have weight 0.
+    Ref: gao24, Sec. 3.2 and 5.1. As printed, with Phi not scaled, the series explodes unless Phi is small (with
+    PyTorch's default weights it is, and then noise drowns it). Here Phi is divided by its norm, so that the series
+    stays finite for any A, with E[x^2] near 1 + noise^2. The first `order` states, which the paper does not mention,
+    are drawn with that variance; they cannot be predicted and have weight 0.
     """
 
     order: int = 3
-    """States that the next one depends on: the paper's q."""
+    """How many states the next one depends on: the paper's q."""
     noise: float = 1.0
-    """Standard deviation of what is added at every t."""
-    features: int | None = None
-    """Length of Phi's output; None is d."""
-    hidden: int | None = None
-    """Width of Phi's hidden layers; None is d."""
-    slope: float = 0.01
-    """Of Phi's leaky ReLU below 0."""
-    representation: int = 0
-    """The seed that names Phi; a model learns one Phi."""
+    """Standard deviation of the noise added at every t."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.order < 1:
             raise ValueError(f"`order` must be at least 1; got {self.order}.")
-        if self.noise < 0:
-            raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
-        _check_widths(self)
 
-    @cached_property
-    def phi(self) -> Representation:
-        """Phi before it is divided by its norm."""
-        return _phi(self, self.order * self.d)
+    @property
+    def num_inputs(self) -> int:
+        """Length of what Phi reads: `order` states."""
+        return self.order * self.d
 
     @property
     def label_variance(self) -> float:
-        """1 + noise^2, as E[(A phi)_i^2] = |phi|^2 = 1 where phi does not depend on A: at the first step.
+        """1 + noise^2, since E[(A phi)_i^2] = |phi|^2 = 1 where phi does not depend on A: at the first step.
 
-        Later states lean towards A's large directions, which adds 1% at d=20 and noise 1, 4% at d=5 and noise 0.3.
+        Later states lean towards A's large directions: this adds 1% at d=20 and noise 1, 4% at d=5 and noise 0.3.
         """
         return 1 + self.noise**2
 
@@ -183,19 +188,19 @@ class AutoRegression(SequenceTask):
 
 @dataclass(frozen=True, kw_only=True)
 class ChainOfThought(SequenceTask):
-    """Each example shows the states of a network layer by layer, and the next state is asked for.
+    """Each example shows a network's states layer by layer; every token asks for the next state.
 
         tokens x_1, s_1^1 .. s_1^L, x_2, ..;  s^l = leaky(W_l s^{l-1}), s^0 = x ~ N(0, I), W drawn for each prompt
 
     Ref: gao24, Sec. 3.3 and 5.1, after Li et al. 2023; a point is one example of L+1 tokens. After s^L comes a fresh x,
-    which nobody can predict: weight 0. W_ij ~ N(0, 2 / ((1 + slope^2) d)), which the paper leaves open, keeps E[s^2]
-    at 1 through all layers. States have a mean above 0, so predicting their mean scores less than 1.
+    which cannot be predicted and has weight 0. W_ij ~ N(0, 2 / ((1 + slope^2) d)), which the paper leaves open, keeps
+    E[s^2] at 1 through all layers. States have a mean above 0, so predicting their mean has an error below 1.
     """
 
     layers: int = 6
-    """Layers of the network, steps of the chain: the paper's L."""
+    """Layers of the network, that is steps of the chain: the paper's L."""
     slope: float = 0.01
-    """Of the leaky ReLU below 0."""
+    """Slope of the leaky ReLU below 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -209,7 +214,7 @@ class ChainOfThought(SequenceTask):
 
     @property
     def label_variance(self) -> float:
-        """1: given s, W s is normal with variance 2 |s|^2 / ((1 + slope^2) d), and leaky halves its square so far."""
+        """1: W s has variance 2 |s|^2 / ((1 + slope^2) d), which the leaky ReLU multiplies by (1 + slope^2) / 2."""
         return 1.0
 
     def sample(  # type: ignore[override]
@@ -219,8 +224,8 @@ class ChainOfThought(SequenceTask):
         device = generator.device
         mask = active_mask(self.d, dims, device)
         x = torch.randn(batch, n, self.d, generator=generator, device=device) * mask
-        scale = (2 / ((1 + self.slope**2) * self.d)) ** 0.5
-        w = torch.randn(batch, self.layers, self.d, self.d, generator=generator, device=device) * scale
+        std = (2 / ((1 + self.slope**2) * self.d)) ** 0.5
+        w = torch.randn(batch, self.layers, self.d, self.d, generator=generator, device=device) * std
         w = w * mask * mask[:, None]
         states = [x]
         for layer in range(self.layers):
@@ -230,15 +235,3 @@ class ChainOfThought(SequenceTask):
         weights = torch.ones(self.layers + 1, device=device)
         weights[-1] = 0
         return Sequence(tokens.flatten(1, 2), targets.flatten(1, 2), weights.repeat(n).expand(batch, -1), {"w": w})
-
-
-def _phi(task: RepresentationRegression | AutoRegression, inputs: int) -> Representation:
-    features, hidden = (task.d if one is None else one for one in (task.features, task.hidden))
-    return Representation(inputs=inputs, features=features, hidden=hidden, slope=task.slope, seed=task.representation)
-
-
-def _check_widths(task: RepresentationRegression | AutoRegression) -> None:
-    for name in ("features", "hidden"):
-        value = getattr(task, name)
-        if value is not None and value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")

@@ -1,13 +1,11 @@
-"""Classification in context on tables from files: each prompt is rows of one table."""
+"""In-context classification on tables from files: the pairs of a prompt are rows of one table."""
 
 from __future__ import annotations
 
 import csv
 import functools
-import gzip
 import io
 import re
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -19,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from looped.prompt import Prompt
-from looped.tasks.data import closest, data_folder
+from looped.tasks.data import closest, data_folder, read_text
 from looped.tasks.task import Task, active_mask
 
 OPENML = (
@@ -44,10 +42,10 @@ class Tables(Task):
         x = scatter((row - mean) / std),  y = flip (2 label - 1),  flip in {-1, +1} drawn for each prompt
 
     Ref: yang24, App. G. Files are `LOOPED_DATA/openml/NAME.csv.gz` (or .csv): a header, numeric features, then `label`
-    of 0 and 1. Each table's rows are shuffled once, with a fixed seed, and cut into training and test rows; mean and
-    std come from the training rows alone, also where prompts are drawn from the test rows. A table that no model was
-    trained on is thus standardised by rows that no test prompt shows, and without their labels. The paper states
-    neither scaler nor flips nor an order of features, and its Table 2 has accuracies far below one half.
+    of 0 and 1. Each table's rows are shuffled once, with a fixed seed, and cut into training and test rows. Mean and
+    std always come from the training rows, so test prompts are standardised by rows that they never show, and without
+    labels. The paper states neither scaler nor flips nor an order of features, and its Table 2 has accuracies far below
+    one half.
     """
 
     names: tuple[str, ...] = OPENML
@@ -55,7 +53,7 @@ class Tables(Task):
     rows: Literal["train", "test"] = "train"
     """Which rows of each table are shown."""
     test_share: float = 0.5
-    """Share of a table's rows that are test rows."""
+    """The share of test rows in each table."""
     flip: bool = True
     """Whether each prompt draws which class is +1: a table's label codes are arbitrary."""
 
@@ -72,9 +70,9 @@ class Tables(Task):
         return 1.0
 
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
-        """For every prompt a table, `n` different rows of it, places for its features, and a flip.
+        """Draw for every prompt a table, `n` different rows of it, places for its features, and a flip.
 
-        Where a table has more features than there are active coordinates, each prompt shows a random choice of them.
+        Where a table has more features than there are active coordinates, each prompt shows a random subset.
         """
         device = generator.device
         packed = load(data_folder("openml"), self.names, self.rows, self.test_share, device)
@@ -89,7 +87,7 @@ class Tables(Task):
 
         table = (uniform(batch) * len(self.names)).long()
         row = packed.starts[table, None] + distinct(packed.counts[table], uniform(batch, n), uniform(batch, n))
-        # real features before padding, active places before the rest; each in random order
+        # real features before padding, active places before the rest, both in random order
         columns = max(self.d, packed.features.shape[1])
         padding = torch.arange(columns, device=device) >= packed.widths[table, None]
         source = (uniform(batch, columns) + padding).argsort(1)[:, : self.d]
@@ -109,8 +107,8 @@ def distinct(
 ) -> Int[Tensor, "batch n"]:
     """`n` different numbers below `counts` for each prompt, every ordered choice equally likely.
 
-    Floyd's method: number i is drawn from [0, counts - n + i], and is counts - n + i where that was drawn before;
-    `keys` then bring them into random order. Cost does not grow with the table; the loop is over pairs, not prompts.
+    Floyd's method: number i is drawn from [0, counts - n + i], and is counts - n + i if that draw came before;
+    `keys` then give them a random order. The cost does not grow with the table; the loop is over pairs, not prompts.
     """
     n = draws.shape[1]
     tops = counts[:, None] - n + torch.arange(n, device=counts.device)
@@ -122,7 +120,7 @@ def distinct(
 
 
 class Packed(NamedTuple):
-    """Tables one below the other on a device, standardised, padded with zeros to the widest one's columns."""
+    """All tables in one tensor on a device, standardised, padded with zeros to the columns of the widest one."""
 
     features: Float[Tensor, "rows columns"]
     labels: Float[Tensor, "rows"]
@@ -130,12 +128,12 @@ class Packed(NamedTuple):
     counts: Int[Tensor, "tables"]
     widths: Int[Tensor, "tables"]
     fewest: int
-    """Rows of the smallest table: known here, so that nobody waits for the device."""
+    """Rows of the smallest table, known here without waiting for the device."""
 
 
 @functools.cache
 def load(folder: Path, names: tuple[str, ...], rows: str, test_share: float, device: torch.device) -> Packed:
-    """The chosen rows of the tables in `folder`, on `device`, once in a process."""
+    """The chosen rows of the tables in `folder`, on `device`; read once per process."""
     parts = [_part(folder, name, rows, test_share) for name in names]
     widths = [features.shape[1] for features, _ in parts]
     counts = torch.tensor([len(labels) for _, labels in parts])
@@ -155,13 +153,13 @@ def _part(folder: Path, name: str, rows: str, test_share: float) -> tuple[Tensor
     # shuffled, since files may be sorted by label (pollen is)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).numpy()
     cut = round(len(labels) * (1 - test_share))
-    first, last = order[:cut], order[cut:]
-    if min(len(first), len(last)) < 1:
+    train, test = order[:cut], order[cut:]
+    if min(len(train), len(test)) < 1:
         raise ValueError(f"table `{name}` has {len(labels)} rows, too few to cut at `test_share`={test_share}.")
     with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = features[first].mean(0), features[first].std(0)
+        mean, std = features[train].mean(0), features[train].std(0)
     std[std <= 1e-12 * np.abs(mean)] = 1.0  # a constant feature becomes 0
-    chosen = first if rows == "train" else last
+    chosen = train if rows == "train" else test
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = torch.from_numpy((features[chosen] - mean) / std).float()
     if not bool(scaled.isfinite().all()):
@@ -180,11 +178,7 @@ def read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     if name not in known:
         raise ValueError(f"there is no table `{name}` in {folder}. {closest(name, known)}")
     path = known[name]
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise ValueError(f"{path} cannot be read ({error}). It must be UTF-8 CSV, .csv or .csv.gz.") from None
+    text = read_text(path, "It must be UTF-8 CSV, .csv or .csv.gz.")
     header, _, body = text.partition("\n")
     try:
         columns = next(csv.reader([header]), [])
@@ -218,7 +212,7 @@ def read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     return values[:, :-1], labels
 
 
-def _short(what: object) -> str:
-    """What a file holds, in a message: its beginning, in one line."""
-    text = " ".join(str(what).split())
+def _short(content: object) -> str:
+    """The beginning of a text, on one line, for a message."""
+    text = " ".join(str(content).split())
     return text if len(text) <= 200 else f"{text[:200]} ..."

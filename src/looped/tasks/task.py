@@ -1,4 +1,4 @@
-"""What a task is: it samples prompts and judges answers."""
+"""What a task is: it samples prompts and scores answers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from looped.tasks.questions import Questions
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
-    """A function class: each prompt is one function drawn from it, shown by examples."""
+    """A function class: each prompt shows examples of one function drawn from it."""
 
     d: int = 20
     """Dimension of x."""
     degree: ClassVar[int] = 1
-    """How its functions grow: f(c x) = c^degree f(x) for c > 0, where `labels` is there."""
+    """How its functions grow: f(c x) = c^degree f(x) for c > 0; needed where the task has `labels`."""
     captured: ClassVar[bool] = False
-    """Sampling was seen to stay on the device, so that a CUDA graph can hold it; False: prompts are drawn outside."""
+    """Whether sampling stays on the device, so that a CUDA graph can capture it; if not, prompts are drawn outside."""
 
     def __post_init__(self) -> None:
         if self.d < 1:
@@ -33,7 +33,7 @@ class Task(ABC):
     @property
     @abstractmethod
     def label_variance(self) -> float:
-        """E[y^2]: what predicting zero costs, and so the unit of `error`."""
+        """E[y^2], the error of predicting zero: the unit of `error`."""
 
     @abstractmethod
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
@@ -46,27 +46,27 @@ class Task(ABC):
         return Questions(self.sample(batch=batch, n=n, generator=generator, dims=dims))
 
     def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
-        """What the functions in `truth` say at any `xs`, without noise; for tasks whose truth is the whole function."""
+        """The labels of the functions in `truth` at any `xs`, without noise; where `truth` is the whole function."""
         raise ValueError(
             f"{type(self).__name__} cannot label new x, so its x cannot be shifted. Shift its labels (ScaledLabels, "
             "NoisyOutputs), or use a task with `labels`, such as LinearRegression."
         )
 
     def error(
-        self, outputs: Float[Tensor, "*kept batch scored"], prompt: Prompt
-    ) -> Float[Tensor, "*kept batch scored"]:
-        """Squared error at the last `scored` positions, scaled so that predicting zero scores 1 on average.
+        self, outputs: Float[Tensor, "*loops batch scored"], prompt: Prompt
+    ) -> Float[Tensor, "*loops batch scored"]:
+        """Squared error at the last `scored` positions, in units where predicting zero has error 1 on average.
 
-        A decoder answers at every position; a model that reads the last pair as its query answers there alone.
+        A decoder answers at every position; a model that reads the last pair as its query answers only there.
         """
         ys = prompt.ys[..., -outputs.shape[-1] :].expand_as(outputs)
-        # one operation forward and one backward: (outputs - ys).square() takes two and three
+        # one operation forward and one backward, where (outputs - ys).square() takes two and three
         return torch.nn.functional.mse_loss(outputs, ys, reduction="none") / self.label_variance
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceTask(Task):
-    """A task whose prompts are sequences: at every token, what comes next."""
+    """A task whose prompts are sequences: every token asks for the next one."""
 
     @property
     def tokens_per_point(self) -> int:
@@ -80,14 +80,14 @@ class SequenceTask(Task):
         """`batch` sequences of `n` points on the generator's device; a point is one token or several."""
 
     def error(  # type: ignore[override]
-        self, outputs: Float[Tensor, "*kept batch seq outputs"], prompt: Sequence
-    ) -> Float[Tensor, "*kept batch seq"]:
-        """Squared error at every token, the mean over its outputs, so that predicting zero scores 1 on average."""
+        self, outputs: Float[Tensor, "*loops batch seq outputs"], prompt: Sequence
+    ) -> Float[Tensor, "*loops batch seq"]:
+        """Squared error at every token, averaged over its outputs; predicting zero has error 1 on average."""
         return (outputs - prompt.targets).square().mean(-1) / self.label_variance
 
 
 def active_mask(d: int, dims: int | Tensor | None, device: torch.device) -> Float[Tensor, "d"]:
-    """1 for the first `dims` coordinates, 0 for the rest; a tensor keeps shapes fixed while it changes."""
+    """1 for the first `dims` coordinates, 0 for the rest; a tensor `dims` may change without changing shapes."""
     if dims is None:
         return torch.ones(d, device=device)
     if isinstance(dims, int) and not 1 <= dims <= d:

@@ -16,7 +16,7 @@ from looped.tasks.task import Task, active_mask
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionTree(Task):
-    """A complete binary tree: each inner node reads the sign of one random coordinate, each leaf is a normal number.
+    """A complete binary tree: an inner node reads the sign of one random coordinate, a leaf is a normal number.
 
         node_0 = 0,  node_{t+1} = 2 node_t + 1 + [x_{feature(node_t)} > 0],  y = leaf(node_depth)
 
@@ -24,11 +24,11 @@ class DecisionTree(Task):
     """
 
     depth: int = 4
-    """Splits on the way from the root to a leaf."""
+    """Splits between the root and a leaf."""
     degree: ClassVar[int] = 0
-    """Only signs are read, so f(c x) = f(x)."""
+    """A tree reads only signs, so f(c x) = f(x)."""
     captured: ClassVar[bool] = True
-    """On the device alone."""
+    """Sampling stays on the device."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -53,7 +53,7 @@ class DecisionTree(Task):
         return Prompt(xs, self.labels(xs, truth), truth=truth)
 
     def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
-        """What the trees in `truth` say at `xs`, one level at a time for all points of all prompts."""
+        """The leaves that the trees in `truth` reach from `xs`, level by level for all points of all prompts."""
         features: Int[Tensor, "batch inner"] = truth["features"]
         positive = xs > 0
         node = torch.zeros(xs.shape[:-1], dtype=torch.long, device=xs.device)

@@ -1,1 +1,1 @@
-"""Kernels written for a GPU; their modules import triton, so they are imported only where a tensor lies on one."""
+"""yang24's decoder in hand-written GPU kernels. These modules import triton: import them only for tensors on a GPU."""

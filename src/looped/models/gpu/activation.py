@@ -2,8 +2,8 @@
 
     g = gelu(u);      du = dg gelu'(u)
 
-The products themselves are the library's: products of our own with GELU as their last step took longer than its
-product and these passes together (docs/log.md).
+The products themselves are cuBLAS's: our own products with GELU as their last step took longer than its product and
+these passes together (docs/log.md).
 """
 
 # pyright: reportIndexIssue=false, reportMissingImports=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
@@ -18,9 +18,9 @@ from torch import Tensor
 TILE, BACK_TILE = 4, 2
 """Tokens of one step of a program, forward and backward; a program is a single warp."""
 COLUMNS = 256
-"""Columns of a program: 16 bytes of bfloat16 a thread."""
+"""Columns of a program: 16 bytes of bfloat16 per thread."""
 STEPS = 4
-"""Steps of a program of the backward pass: tokens whose sum it writes."""
+"""Steps of a program in the backward pass, which writes the sum over their tokens."""
 SLOPE: tl.constexpr = tl.constexpr(2 * (2 / 3.141592653589793) ** 0.5)
 CUBIC: tl.constexpr = tl.constexpr(0.044715)
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
@@ -35,7 +35,7 @@ def gelu(u: Tensor, *, out: Tensor) -> Tensor:
 
 
 def gelu_backward(dg: Tensor, u: Tensor, *, sums: Tensor) -> Tensor:
-    """The slope along u (models, rows, width), in the place of dg; `sums` (models, parts, width) its sums over rows."""
+    """The gradient along u (models, rows, width), written over dg; its row sums go to `sums` (models, parts, width)."""
     models, rows, width = u.shape
     grid = triton.cdiv(rows, BACK_TILE * STEPS), triton.cdiv(width, COLUMNS), models
     _gelu_backward[grid](
@@ -45,7 +45,7 @@ def gelu_backward(dg: Tensor, u: Tensor, *, sums: Tensor) -> Tensor:
 
 
 def parts_of(u: Tensor) -> int:
-    """Into how many parts `gelu_backward` cuts the sum over the rows of (models, rows, width)."""
+    """How many parts `gelu_backward` cuts the sum over rows into, for u (models, rows, width)."""
     return triton.cdiv(u.shape[1], BACK_TILE * STEPS)
 
 
@@ -55,10 +55,10 @@ def _fast(u: Tensor) -> bool:
 
 @triton.jit
 def _sigmoid(u, FAST: tl.constexpr):
-    """s with gelu(u) = u s, (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), and u within 10 of 0.
+    """s with gelu(u) = u s, which is (1 + tanh(z)) / 2 = 1 / (1 + exp(-2 z)), and u clipped to [-10, 10].
 
-    Beyond 10 s is 1 or less than 2e-38, and nothing overflows. FAST is one instruction for tanh, good to 2^-11, where
-    the results are rounded to bfloat16's 2^-9.
+    Beyond 10, s is 1 or less than 2e-38, so nothing overflows. FAST takes one instruction for tanh, good to 2^-11:
+    results are rounded to bfloat16's 2^-9 anyway.
     """
     near = tl.minimum(tl.maximum(u, -10.0), 10.0)
     z = near * (near * near * CUBIC + 1)

@@ -21,7 +21,7 @@ from looped.config import encode
 from looped.experiment import Adam
 from looped.functional.attention import softmax
 from looped.functional.schedules import Trapezoid
-from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
+from looped.models.fast_losses.cheng24_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
 from looped.papers.cheng24.protocols import HEADS, TASKS, D, Pool, Source
 from looped.prompt import Prompt

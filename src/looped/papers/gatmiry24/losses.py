@@ -46,7 +46,7 @@ def residual(
 def _step(e: Tensor, a: Tensor, covariance: Tensor, rates: Tensor) -> Tensor:
     """e - A' (rate S e), prompt by prompt: on a GPU one kernel."""
     if e.is_cuda:
-        from looped.models.gpu.descent import Step
+        from looped.models.fast_losses.gatmiry24_gpu import Step
 
         return Step.apply(e, a, covariance, rates)  # type: ignore
     return torch.baddbmm(e, a.mT, _Symmetric.apply(covariance, rates, e), alpha=-1)  # type: ignore

@@ -18,7 +18,7 @@ from looped.evaluation.claims import Settings
 from looped.experiment import AdamW
 from looped.functional.schedules import Schedule
 from looped.functional.streams import stream
-from looped.models.batch_last import to_last
+from looped.models.fast_losses.batch_last import to_last
 from looped.papers.gatmiry24.best import Nodes, compress, windows
 from looped.papers.gatmiry24.losses import covariance_loss, exact_loss, sampled_loss
 from looped.training.clip import Clip

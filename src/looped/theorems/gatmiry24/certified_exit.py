@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from looped.constructions.gradient_descent import looped_descent, preconditioned
-from looped.models.exits import ResidualCertificate
+from looped.models.exit_rules import ResidualCertificate
 from looped.models.kernel_transformer import KernelTransformer
 from looped.prompt import Prompt
 from looped.theorems.check import Finding, Form, bound_plot, bounded, theorem

@@ -1,11 +1,15 @@
-"""Causal softmax attention of short sequences on a GPU: a kernel forward, one backward, everything packed.
+"""Causal softmax attention of short sequences on a GPU: one kernel forward, one backward, q, k and v packed.
 
     p = softmax(q k' / sqrt(head_width)),  out = p v
 
-Tokens are cut into tiles, and only pairs of tiles on or below the diagonal are computed (82 tokens: 6 pairs of 32 x 32
-where one padded square has 16). Each pass is written twice. Unrolled: a program takes one head of one row, all partial
-results stay in registers, every product is computed once; for short bfloat16. Looped: little code and few registers at
-any length; a program may take a part of the tiles; the backward pass computes scores twice, for queries and for keys.
+Tokens are cut into tiles, and only pairs of tiles on or below the diagonal are computed (82 tokens: 6 pairs of 32 x 32,
+where one padded square has 16). Each pass is written twice:
+
+- unrolled, for short bfloat16: a program takes one head of one row, all partial results stay in registers, and every
+  product is computed once;
+- looped, for any length: little code and few registers, and a program may take a part of the tiles; the backward pass
+  computes scores twice, for queries and for keys.
+
 No sum is shared between programs, so results do not depend on their order.
 """
 
@@ -21,18 +25,18 @@ import triton.language as tl
 from torch import Tensor
 
 LONGEST_UNROLLED = 128
-"""Tokens; the results of more tiles of 32 do not fit into registers."""
+"""Tokens; the partial results of more tiles do not fit into registers."""
 TILE = 32
-"""Tokens of a tile: two warps' worth of rows for the tensor cores, and 82 tokens are padded to 96 only."""
+"""Tokens of a tile: enough rows of the tensor cores for two warps, and 82 tokens are padded only to 96."""
 WARPS = {torch.bfloat16: 2, torch.float32: 4}
-"""Warps of a program. A product of tensor cores has 16 rows, so a tile of 32 feeds two warps and no more; float32
-multiplies without them and needs the registers of more threads."""
-MANY = 1024
-"""Heads times rows above which unrolled programs are held to fewer registers, so that more of them run at a time."""
+"""Warps of a program. A tensor core multiplies 16 rows, so a tile of 32 feeds two warps and no more. float32 does not
+use them, and needs the registers of more threads."""
+LIMIT_REGISTERS_ABOVE = 1024
+"""Heads times rows above which unrolled programs get fewer registers each, so that more of them run at a time."""
 REGISTERS = {"forward": 128, "backward": 168}
 """A few bytes spill; even so 1,024 rows of 82 tokens took 88 instead of 131 us forward, 179 instead of 205 backward."""
-FEW = 2048
-"""Heads times rows below which the looped kernels give each tile a program of its own, to fill the card."""
+SPLIT_TILES_BELOW = 2048
+"""Heads times rows below which the looped kernels run one program per tile, to fill the card."""
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
@@ -48,7 +52,7 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """(rows, seq, 3 heads width) -> mixed values (rows, seq, heads width) and log-sum-exps (rows, heads, seq).
 
-    `unrolled` and `parts` choose the kernel and how many programs share a head; None: by the shape.
+    `unrolled` chooses the kernel and `parts` how many programs share a head; None decides by the shape.
     """
     rows, seq, inner, width = _shape(qkv, heads)
     out = qkv.new_empty(rows, seq, inner) if out is None else out
@@ -66,10 +70,10 @@ def attention_backward(
     dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, *, dqkv: Tensor | None = None,
     sums: Tensor | None = None, unrolled: bool | None = None, parts: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """The slope along qkv, packed like it, given that along `attention`'s output and what it returned.
+    """The gradient along qkv, packed like it, given that along `attention`'s output and what `attention` returned.
 
-    `sums` (rows, heads width) in float32 receives the queries' part of it summed over each row's tokens: a bias's slope
-    in parts. (Those of keys are zero, and those of values are the sums of `dout`: a softmax's row sums to 1.)
+    `sums` (rows, heads width) in float32 receives the queries' part summed over each row's tokens, from which the
+    bias's gradient is made. (For keys this sum is zero, and for values it is that of `dout`: softmax weights sum to 1.)
     """
     rows, seq, inner, width = _shape(qkv, heads)
     dqkv = qkv.new_empty(qkv.shape) if dqkv is None else dqkv
@@ -91,7 +95,7 @@ def attention_backward(
 
 
 def _shape(qkv: Tensor, heads: int) -> tuple[int, int, int, int]:
-    """Rows, tokens, width of all heads, width of one."""
+    """Rows, tokens, width of all heads, width of one head."""
     if qkv.ndim != 3 or qkv.shape[2] % (3 * heads) or qkv.stride(2) != 1 or qkv.dtype not in WARPS:
         raise ValueError(
             f"`qkv` must be (rows, seq, 3 * {heads} heads * width), bfloat16 or float32, its last axis contiguous; "
@@ -121,18 +125,32 @@ def _plan(
     if unrolled is None:
         unrolled = dtype == torch.bfloat16 and seq <= LONGEST_UNROLLED and width <= 32
     if parts is None:
-        parts = tiles if units < FEW else 1
+        parts = tiles if units < SPLIT_TILES_BELOW else 1
     constants = {"WIDTH": width, "TILE": TILE, "num_warps": WARPS[dtype], "num_stages": 1}
     if not unrolled:
         return False, (units, parts), constants
-    if units > MANY:
+    if units > LIMIT_REGISTERS_ABOVE:
         constants["maxnreg"] = REGISTERS[direction]
     return True, (units,), constants | {"COUNT": tiles}
 
 
 @triton.jit
+def _row_and_head(heads):
+    """Which row and head this program takes."""
+    return (tl.program_id(0) // heads).to(tl.int64), tl.program_id(0) % heads
+
+
+@triton.jit
+def _unpacked(packed, row, row_stride, head, heads, WIDTH: tl.constexpr):
+    """Where q, k and v of one head of one row begin."""
+    q_at = packed + row * row_stride + head * WIDTH
+    k_at = q_at + heads * WIDTH
+    return q_at, k_at, k_at + heads * WIDTH
+
+
+@triton.jit
 def _read(base, i, seq, step, TILE: tl.constexpr, WIDTH: tl.constexpr):
-    """Tokens of tile i; zeros past the end."""
+    """The tokens of tile i; zeros past the end."""
     token = i * TILE + tl.arange(0, TILE)[:, None]
     return tl.load(base + token * step + tl.arange(0, WIDTH)[None, :], mask=token < seq, other=0.0)
 
@@ -146,14 +164,14 @@ def _write(base, value, i, seq, step, TILE: tl.constexpr, WIDTH: tl.constexpr):
 
 @triton.jit
 def _mean(dout, out, i, seq, dout_token, out_token, TILE: tl.constexpr, WIDTH: tl.constexpr):
-    """sum(dout out) of each query of tile i: what the softmax takes off every slope."""
+    """sum(dout out) for each query of tile i, which the softmax's backward pass subtracts."""
     up = _read(dout, i, seq, dout_token, TILE, WIDTH).to(tl.float32)
     return tl.sum(up * _read(out, i, seq, out_token, TILE, WIDTH).to(tl.float32), 1)
 
 
 @triton.jit
 def _dot(a, b):
-    """A product in float32; float32 factors keep all of their bits."""
+    """A product in float32; float32 factors are not rounded."""
     return tl.dot(a, b, input_precision="ieee")
 
 
@@ -162,12 +180,9 @@ def _forward(
     qkv, out, lse, heads, seq, qkv_row, qkv_token, out_row, out_token, lse_row, lse_head,
     WIDTH: tl.constexpr, TILE: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Scores of one tile of queries with all its keys stay in registers: one maximum, one sum, no correction."""
-    row = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    q_at = qkv + row * qkv_row + head * WIDTH
-    k_at = q_at + heads * WIDTH
-    v_at = k_at + heads * WIDTH
+    """A tile of queries and all its scores stay in registers: one maximum, one sum, no correction."""
+    row, head = _row_and_head(heads)
+    q_at, k_at, v_at = _unpacked(qkv, row, qkv_row, head, heads, WIDTH)
     out += row * out_row + head * WIDTH
     lse += row * lse_row + head * lse_head
     place = tl.arange(0, TILE)
@@ -206,18 +221,13 @@ def _backward(
     dout_token, dqkv_row, dqkv_token, sums_row, SUMS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
     COUNT: tl.constexpr,
 ):  # fmt: skip
-    """Keys by tile, each with the queries that see it: ds = p (dout v' - sum(dout out)), turned so that keys are rows.
+    """Each tile of keys with the queries that see it: ds = p (dout v' - sum(dout out)), transposed: keys are rows.
 
-    Queries past the end are zeros with slopes of zero, so whatever their scores, they add nothing.
+    Queries past the end are zero and so is their gradient: they add nothing, whatever their scores.
     """
-    row = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    q_at = qkv + row * qkv_row + head * WIDTH
-    k_at = q_at + heads * WIDTH
-    v_at = k_at + heads * WIDTH
-    dq_at = dqkv + row * dqkv_row + head * WIDTH
-    dk_at = dq_at + heads * WIDTH
-    dv_at = dk_at + heads * WIDTH
+    row, head = _row_and_head(heads)
+    q_at, k_at, v_at = _unpacked(qkv, row, qkv_row, head, heads, WIDTH)
+    dq_at, dk_at, dv_at = _unpacked(dqkv, row, dqkv_row, head, heads, WIDTH)
     sums += row * sums_row + head * WIDTH + tl.arange(0, WIDTH)
     out += row * out_row + head * WIDTH
     dout += row * dout_row + head * WIDTH
@@ -241,7 +251,7 @@ def _backward(
         dv = tl.zeros([TILE, WIDTH], tl.float32)
         later = ()
         for i in tl.static_range(j, COUNT):
-            # Read again, from the nearest cache: kept in registers, in the two forms products need, they would spill.
+            # Read again, from the nearest cache: in registers, in the two forms that products need, they would spill.
             q = _read(q_at, i, seq, qkv_token, TILE, WIDTH)
             up = _read(dout, i, seq, dout_token, TILE, WIDTH)
             s = _dot(k, q.T) * (LOG2E * scale) - norms[i][None, :]
@@ -254,7 +264,7 @@ def _backward(
             dq = dqs[i - j] + _dot(ds.T, k)
             if i == j:
                 _write(dq_at, dq * scale, i, seq, dqkv_token, TILE, WIDTH)
-                if SUMS:  # tokens past the end have slopes of zero
+                if SUMS:  # the gradient of tokens past the end is zero
                     sum_q += tl.sum(dq, 0)
             else:
                 later = later + (dq,)
@@ -270,12 +280,9 @@ def _forward_looped(
     qkv, out, lse, heads, seq, qkv_row, qkv_token, out_row, out_token, lse_row, lse_head,
     WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Keys tile by tile, sums scaled down whenever a higher score comes."""
-    row = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    q_at = qkv + row * qkv_row + head * WIDTH
-    k_at = q_at + heads * WIDTH
-    v_at = k_at + heads * WIDTH
+    """Keys tile by tile; sums are scaled down whenever a higher score comes."""
+    row, head = _row_and_head(heads)
+    q_at, k_at, v_at = _unpacked(qkv, row, qkv_row, head, heads, WIDTH)
     out += row * out_row + head * WIDTH
     lse += row * lse_row + head * lse_head
     place = tl.arange(0, TILE)
@@ -304,40 +311,35 @@ def _backward_looped(
     qkv, out, lse, dout, dqkv, heads, seq, qkv_row, qkv_token, out_row, out_token, lse_row, lse_head, dout_row,
     dout_token, dqkv_row, dqkv_token, WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """For each tile: as queries, with the keys before it; as keys, with the queries after it. The work is the same."""
-    row = (tl.program_id(0) // heads).to(tl.int64)
-    head = tl.program_id(0) % heads
-    q_at = qkv + row * qkv_row + head * WIDTH
-    k_at = q_at + heads * WIDTH
-    v_at = k_at + heads * WIDTH
-    dq_at = dqkv + row * dqkv_row + head * WIDTH
-    dk_at = dq_at + heads * WIDTH
-    dv_at = dk_at + heads * WIDTH
+    """Each tile as queries, with the keys before it, then as keys, with the queries after it: all cost the same."""
+    row, head = _row_and_head(heads)
+    q_at, k_at, v_at = _unpacked(qkv, row, qkv_row, head, heads, WIDTH)
+    dq_at, dk_at, dv_at = _unpacked(dqkv, row, dqkv_row, head, heads, WIDTH)
     out += row * out_row + head * WIDTH
     dout += row * dout_row + head * WIDTH
     lse += row * lse_row + head * lse_head
     place = tl.arange(0, TILE)
     scale: tl.constexpr = 1 / WIDTH**0.5
     tiles = tl.cdiv(seq, TILE)
-    for own in range(tl.program_id(1), tiles, tl.num_programs(1)):
-        here = own * TILE + place
-        q = _read(q_at, own, seq, qkv_token, TILE, WIDTH)
-        up = _read(dout, own, seq, dout_token, TILE, WIDTH)
-        mean = _mean(dout, out, own, seq, dout_token, out_token, TILE, WIDTH)
+    for tile in range(tl.program_id(1), tiles, tl.num_programs(1)):
+        here = tile * TILE + place
+        q = _read(q_at, tile, seq, qkv_token, TILE, WIDTH)
+        up = _read(dout, tile, seq, dout_token, TILE, WIDTH)
+        mean = _mean(dout, out, tile, seq, dout_token, out_token, TILE, WIDTH)
         norm = tl.load(lse + here, mask=here < seq, other=0.0) * LOG2E
         dq = tl.zeros([TILE, WIDTH], tl.float32)
-        for j in range(own + 1):
+        for j in range(tile + 1):
             k = _read(k_at, j, seq, qkv_token, TILE, WIDTH)
             v = _read(v_at, j, seq, qkv_token, TILE, WIDTH)
             s = _dot(q, k.T) * (LOG2E * scale) - norm[:, None]
             p = tl.exp2(tl.where(here[:, None] >= (j * TILE + place)[None, :], s, float("-inf")))
             dq += _dot((p * (_dot(up, v.T) - mean[:, None])).to(k.dtype), k)
-        _write(dq_at, dq * scale, own, seq, dqkv_token, TILE, WIDTH)
-        k = _read(k_at, own, seq, qkv_token, TILE, WIDTH)
-        v = _read(v_at, own, seq, qkv_token, TILE, WIDTH)
+        _write(dq_at, dq * scale, tile, seq, dqkv_token, TILE, WIDTH)
+        k = _read(k_at, tile, seq, qkv_token, TILE, WIDTH)
+        v = _read(v_at, tile, seq, qkv_token, TILE, WIDTH)
         dk = tl.zeros([TILE, WIDTH], tl.float32)
         dv = tl.zeros([TILE, WIDTH], tl.float32)
-        for i in range(own, tiles):
+        for i in range(tile, tiles):
             token = i * TILE + place
             q = _read(q_at, i, seq, qkv_token, TILE, WIDTH)
             up = _read(dout, i, seq, dout_token, TILE, WIDTH)
@@ -347,5 +349,5 @@ def _backward_looped(
             p = tl.exp2(tl.where(here[:, None] <= token[None, :], s, float("-inf")))
             dv += _dot(p.to(k.dtype), up)
             dk += _dot((p * (_dot(v, up.T) - mean[None, :])).to(k.dtype), q)
-        _write(dk_at, dk * scale, own, seq, dqkv_token, TILE, WIDTH)
-        _write(dv_at, dv, own, seq, dqkv_token, TILE, WIDTH)
+        _write(dk_at, dk * scale, tile, seq, dqkv_token, TILE, WIDTH)
+        _write(dv_at, dv, tile, seq, dqkv_token, TILE, WIDTH)

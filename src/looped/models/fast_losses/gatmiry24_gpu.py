@@ -1,8 +1,8 @@
-"""One step of preconditioned descent for many models and prompts on a GPU, forward and backward a kernel each.
+"""One step of preconditioned descent for many models and prompts on a GPU: one kernel forward, one backward.
 
-    e <- e - A' (rate S e),  S symmetric, one a prompt
+    e <- e - A' (rate S e),  S symmetric, one per prompt
 
-Library products of 10 x 10 matrices with 20,000 columns use a small part of the card; here a program takes one model
+Library products of 10 x 10 matrices with 20,000 columns use a small part of the card. Here a program takes one model
 and some prompts, and the whole step stays in registers.
 """
 
@@ -20,11 +20,11 @@ PROMPTS = 64
 
 
 class Step(torch.autograd.Function):
-    """(e, A, S, rates) -> e - A' (rate S e); slopes along e and A. Model m reads the prompts of group m mod groups."""
+    """(e, A, S, rates) -> e - A' (rate S e), with gradients for e and A. Model m reads group m mod groups."""
 
     @staticmethod
     def forward(ctx, e: Tensor, a: Tensor, covariance: Tensor, rates: Tensor) -> Tensor:
-        """Keep what S moved: the slope along A reads it."""
+        """Save rate S e, which the gradient along A reads."""
         e, a, rates = e.contiguous(), a.contiguous(), rates.contiguous()
         out, moved = torch.empty_like(e), torch.empty_like(e)
         models, d, count = e.shape
@@ -36,7 +36,7 @@ class Step(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):
-        """Slopes along e and A; S and the rates have none."""
+        """Gradients along e and A; S and the rates get none."""
         a, covariance, rates, moved = ctx.saved_tensors
         up = grads[0].contiguous()
         models, d, count = up.shape

@@ -1,13 +1,14 @@
 """The in-context loss of a kernel transformer and its gradient, computed together and fast.
 
-The same numbers as `KernelTransformer` with heads V = diag(A, r) and autograd give. Less is computed for them:
+The numbers are those of `KernelTransformer` with heads V = diag(A, r) and autograd. It computes less for them:
 
-- no (d+1) x (d+1) matrices: A, r and M = B'C act on their own coordinates;
-- the last layer is read at the query's label alone, so it costs one row of scores, and the first has no gradient
-  to hand on to its input;
-- where h is linear a prompt enters through X'X, X'y and x_q, which all steps on one minibatch share;
-- prompts lie last in memory, so that every inner loop runs over them (`batch_last`), and pass through in chunks that
-  stay in the cache, forward and backward before the next one (`kernel_plan`); on a GPU a layer is one kernel (`gpu`).
+- there are no (d+1) x (d+1) matrices: A, r and M = B'C act on their own coordinates;
+- the last layer is read only at the query's label, so it costs one row of scores, and the first layer passes no
+  gradient on to its input;
+- where h is linear, a prompt enters through X'X, X'y and x_q, which all steps on one minibatch share;
+- prompts are the last axis, so every inner loop runs over them (`batch_last`), and they pass through in chunks that
+  stay in the cache, forward and backward before the next one (`cheng24_plan`); on a GPU a layer is one kernel
+  (`cheng24_gpu`).
 
 Ref: cheng24, Eq. (3), (5) and (26).
 """
@@ -28,24 +29,24 @@ from torch import Tensor
 from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
-from looped.models.batch_last import to_last
-from looped.models.kernel_linear import Moments, linear_label, moments
-from looped.models.kernel_plan import HeadWeights, Plan, pack, unpack
+from looped.models.fast_losses.batch_last import to_last
+from looped.models.fast_losses.cheng24_linear import Moments, linear_label, moments
+from looped.models.fast_losses.cheng24_plan import HeadWeights, Plan, pack, unpack
 from looped.prompt import Prompt
 
 CHUNK, MOMENTS = 3 * 2**17, 2**20
-"""Scores, or where all heads are linear moments, of one chunk on a CPU: what passes keep of it fits the cache."""
-PLANS = 4
-"""Shapes of chunks whose plan a thread keeps."""
+"""Scores in one chunk on a CPU, and entries of moments where all heads are linear: what is saved fits the cache."""
+MAX_PLANS = 4
+"""How many plans, one for each shape of a chunk, a thread stores."""
 KERNELS: tuple[Kernel, ...] = (kernels.linear, kernels.relu, kernels.exp, softmax)
-"""The h that have their derivative here."""
+"""The kernels h whose derivative is written here."""
 
 
 class Chunk(NamedTuple):
-    """A part of a minibatch, prompts last, with what all steps on it share."""
+    """A part of a minibatch, with what all steps on it share; prompts are the last axis."""
 
     rows: Float[Tensor, "models width tokens c"] | None
-    """(x, y) of every pair as columns, the query's label hidden; None where `moments` is enough."""
+    """(x, y) of every pair as columns, the query's label replaced by 0; None where `moments` is enough."""
     moments: Moments | None
     """X'X, X'y and x_q, where all heads are linear."""
     target: Float[Tensor, "models c"]
@@ -53,7 +54,7 @@ class Chunk(NamedTuple):
 
 
 Batch = tuple[Chunk, ...]
-"""A minibatch as `prepare` lays it out."""
+"""A minibatch, as `prepare` returns it."""
 
 
 def head_weights(
@@ -67,22 +68,22 @@ def head_weights(
 
 
 def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None) -> Batch:
-    """What one minibatch gives to every step on it; a prompt without an axis of models is one model's.
+    """Compute what all steps on one minibatch share; a prompt without an axis of models is for one model.
 
-    `chunk` is how many prompts of every model pass through together: None fits a CPU's cache, and is all on a GPU.
+    `chunk` is how many prompts of every model pass through together: None fits a CPU's cache, and takes all on a GPU.
     """
     unknown = [kernel for kernel in heads if kernel not in KERNELS]
     if unknown or not heads:
         raise ValueError(f"`heads` must be linear, relu, exp or softmax; got {unknown}. Use `KernelTransformer`.")
     xs, ys = (prompt.xs, prompt.ys) if prompt.xs.ndim == 4 else (prompt.xs[None], prompt.ys[None])
-    # on a GPU the one kernel for all h is as fast
+    # on a GPU, the kernel that handles every h is as fast
     only_linear = all(kernel is kernels.linear for kernel in heads) and not xs.is_cuda
     models, count, tokens, d = xs.shape
     if chunk is None and xs.is_cuda:
         chunk = count
     elif chunk is None:
         most = max(64, (MOMENTS // (2 * d * d) if only_linear else CHUNK // tokens**2) // models)
-        # as many chunks for every core, so that none waits for the last one, and of whole cache lines
+        # every core gets equally many chunks, so that none waits for the last, and a chunk fills whole cache lines
         threads = torch.get_num_threads()
         chunk = math.ceil(count / (threads * math.ceil(count / (most * threads))) / 16) * 16
     parts = []
@@ -97,35 +98,35 @@ def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None
 
 
 def in_context_loss(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> Float[Tensor, " models"]:
-    """The mean squared error at the query, model by model, differentiable in the weights.
+    """The mean squared error of each model at the query, differentiable in the weights.
 
     loss = mean over prompts of (prediction - y_q)^2
     """
     if batch[0].moments is not None:
-        given = ((chunk.moments, chunk.target) for chunk in batch if chunk.moments is not None)
-        errors = [(linear_label(weights, one) + target).square().sum(1) for one, target in given]
-        return torch.stack(errors).sum(0) / _count(batch)
-    flat = [part for one in weights for part in one if part is not None]
-    return _Loss.apply(batch, tuple(heads), [one.transform is not None for one in weights], *flat)  # type: ignore
+        pairs = ((chunk.moments, chunk.target) for chunk in batch if chunk.moments is not None)
+        errors = [(linear_label(weights, given) + target).square().sum(1) for given, target in pairs]
+        return torch.stack(errors).sum(0) / _num_prompts(batch)
+    flat = [weight for head in weights for weight in head if weight is not None]
+    return _Loss.apply(batch, tuple(heads), [head.transform is not None for head in weights], *flat)  # type: ignore
 
 
 @torch.no_grad()
 def predictions(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> Float[Tensor, "models batch"]:
-    """The model's prediction of +y at the query."""
-    found, packed = [], pack(weights)
+    """Each model's prediction of +y at the query."""
+    answers, packed = [], pack(weights)
     for chunk in batch:
         if chunk.rows is None:
             assert chunk.moments is not None
-            found.append(-linear_label(weights, chunk.moments))
+            answers.append(-linear_label(weights, chunk.moments))
         elif chunk.rows.is_cuda:
-            found.append(-_gpu().forward(weights, heads, chunk.rows)[0])
+            answers.append(-_gpu().forward(weights, heads, chunk.rows)[0])
         else:
-            found.append(-_plan(chunk.rows, heads, weights).predict(packed, chunk.rows))
-    return torch.cat(found, 1)
+            answers.append(-_plan(chunk.rows, heads, weights).predict(packed, chunk.rows))
+    return torch.cat(answers, 1)
 
 
 class _Loss(torch.autograd.Function):
-    """Loss and gradient in one pass over chunks; `backward` only multiplies."""
+    """Loss and gradient in one pass over the chunks; `backward` only multiplies."""
 
     @staticmethod
     def forward(ctx, batch, heads, transforms, *flat):
@@ -136,45 +137,45 @@ class _Loss(torch.autograd.Function):
         if not any(ctx.needs_input_grad):
             targets = torch.cat([chunk.target for chunk in batch], 1)
             return (predictions(weights, heads, batch) - targets).square().mean(1)
-        loss, slopes = (_on_gpu if batch[0].target.is_cuda else _on_cpu)(weights, heads, batch)
-        ctx.save_for_backward(*(part for one in slopes for part in one if part is not None))
+        loss, gradient = (_on_gpu if batch[0].target.is_cuda else _on_cpu)(weights, heads, batch)
+        ctx.save_for_backward(*(grad for head in gradient for grad in head if grad is not None))
         return loss
 
     @staticmethod
     def backward(ctx, *grads):
         (up,) = grads
-        return (None, None, None, *(up.view(-1, *[1] * (slope.ndim - 1)) * slope for slope in ctx.saved_tensors))
+        return None, None, None, *(up.view(-1, *[1] * (grad.ndim - 1)) * grad for grad in ctx.saved_tensors)
 
 
 def _on_gpu(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> tuple[Tensor, list[HeadWeights]]:
-    """The loss and its slopes along the weights."""
-    count, loss = _count(batch), torch.zeros_like(weights[0].label[:, 0])
-    slopes = unpack(torch.zeros_like(pack(weights)), weights)
+    """The loss and its gradient."""
+    count, loss = _num_prompts(batch), torch.zeros_like(weights[0].label[:, 0])
+    gradient = unpack(torch.zeros_like(pack(weights)), weights)
     for chunk in batch:
-        label, kept = _gpu().forward(weights, heads, chunk.rows)
+        label, saved_rows = _gpu().forward(weights, heads, chunk.rows)
         error = label + chunk.target
-        _gpu().backward(weights, heads, kept, 2 / count * error, slopes)
+        _gpu().backward(weights, heads, saved_rows, 2 / count * error, gradient)
         loss += error.square().sum(1) / count
-    return loss, slopes
+    return loss, gradient
 
 
 def _gpu() -> Any:
-    from looped.models.gpu import kernel_attention
+    from looped.models.fast_losses import cheng24_gpu
 
-    return kernel_attention
+    return cheng24_gpu
 
 
 def _on_cpu(weights: Sequence[HeadWeights], heads: Sequence[Kernel], batch: Batch) -> tuple[Tensor, list[HeadWeights]]:
-    """The loss and its slopes along the weights; one chunk a core, since two cores on one small tensor gain little."""
+    """The loss and its gradient; each core takes chunks of its own, since two cores gain little on one small tensor."""
     threads, learn = torch.get_num_threads(), partial(_learn, weights, heads, pack(weights))
     if threads == 1 or len(batch) == 1:
-        found = [learn(chunk) for chunk in batch]
+        totals = [learn(chunk) for chunk in batch]
     else:
         try:
-            found = list(_workers(threads).map(learn, batch))
+            totals = list(_workers(threads).map(learn, batch))
         finally:
-            torch.set_num_threads(threads)  # a worker's own setting is also the default of threads to come
-    total = torch.stack(found).sum(0) / _count(batch)
+            torch.set_num_threads(threads)  # a worker's setting is also the default for new threads
+    total = torch.stack(totals).sum(0) / _num_prompts(batch)
     return total[-len(weights[0].label) :], unpack(2 * total, weights)
 
 
@@ -183,25 +184,25 @@ def _workers(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
 
 
-@torch.no_grad()  # a thread of its own does not know that there is no gradient here
+@torch.no_grad()  # a worker thread does not inherit the no-grad mode of an autograd function
 def _learn(weights: Sequence[HeadWeights], heads: Sequence[Kernel], packed: Tensor, chunk: Chunk) -> Tensor:
     assert chunk.rows is not None
     return _plan(chunk.rows, heads, weights).learn(packed, chunk.rows, chunk.target)
 
 
-def _count(batch: Batch) -> int:
+def _num_prompts(batch: Batch) -> int:
     return sum(chunk.target.shape[1] for chunk in batch)
 
 
-_own = threading.local()
+_of_thread = threading.local()
 
 
 def _plan(rows: Tensor, heads: Sequence[Kernel], like: Sequence[HeadWeights]) -> Plan:
-    """The plan for chunks of this shape, a thread's own and kept for the next chunk."""
-    plans = _own.__dict__.setdefault("plans", {})
-    key = (rows.shape, rows.dtype, *heads, *(one.transform is None for one in like), like[0].label.shape)
+    """The thread's plan for chunks of this shape, stored for the next chunk."""
+    plans = _of_thread.__dict__.setdefault("plans", {})
+    key = (rows.shape, rows.dtype, *heads, *(head.transform is None for head in like), like[0].label.shape)
     if key not in plans:
-        if len(plans) == PLANS:
+        if len(plans) == MAX_PLANS:
             plans.pop(next(iter(plans)))
         plans[key] = Plan(rows, heads, like)
     return plans[key]

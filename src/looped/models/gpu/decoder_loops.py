@@ -1,10 +1,10 @@
-"""The loops of a one-block decoder by kernels of our own, with a backward pass written out by hand.
+"""The loops of a one-block decoder with our own kernels and a backward pass written by hand.
 
     h0 = state + P;  a = norm_1(h0);  q, k, v = a Wqkv';  o = attention(q, k, v);  h1 = h0 + o Wo'
     c = norm_2(h1);  u = c Wfc';  g = gelu(u);  h2 = h1 + g Wp';  state = norm(h2)
 
-What plain autograd would do loop by loop is done once for the whole window: each weight's gradient is one product over
-the tokens of all loops. Weights and streams are bfloat16 or float32; norms, softmax and all sums are float32.
+A weight's gradient is one product over the tokens of all loops, where autograd would take one per loop. Weights and
+streams are bfloat16 or float32; norms, softmax and all sums are float32.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from torch import Tensor
 from looped.models.blocks import Block
 from looped.models.decoder import LoopedDecoder
 from looped.models.gpu.activation import gelu, gelu_backward, parts_of
-from looped.models.gpu.attention import attention, attention_backward
-from looped.models.gpu.rows import (
+from looped.models.gpu.causal_attention import attention, attention_backward
+from looped.models.gpu.norms import (
     SLOTS,
-    Streams,
+    StreamGradients,
     Vectors,
-    enter,
-    enter_backward,
-    middle,
-    middle_backward,
-    vector_slopes,
+    norm2,
+    norm2_backward,
+    norm_inject_norm1,
+    norm_inject_norm1_backward,
+    vector_gradients,
 )
 
 BLOCK = "blocks.0."
@@ -37,7 +37,7 @@ NAMES = (
 )  # fmt: skip
 """The weights that the loops read, in the order of `Loops`'s gradients."""
 FILL = 132
-"""Programs that fill the card: a product over many tokens is cut into about so many parts."""
+"""How many programs fill the card: a product over many tokens is cut into about as many parts."""
 
 
 class Matrices(NamedTuple):
@@ -51,7 +51,7 @@ class Matrices(NamedTuple):
     out: Tensor
 
 
-class Held(NamedTuple):
+class SavedActivations(NamedTuple):
     """What the backward pass reads of every loop: (loops, models, rows, ...)."""
 
     h0: Tensor
@@ -67,7 +67,7 @@ class Held(NamedTuple):
 
 
 def weights_of(model: LoopedDecoder, low: LoopedDecoder) -> tuple[Matrices, Vectors]:
-    """Matrices out of the copy in low precision, vectors out of the model; each with an axis of models in front."""
+    """Matrices from the copy in low precision, vectors from the model; all with an axis of models in front."""
     block, copy = model.blocks[0], low.blocks[0]
     assert isinstance(block, Block)
     assert isinstance(copy, Block)
@@ -100,31 +100,31 @@ def weights_of(model: LoopedDecoder, low: LoopedDecoder) -> tuple[Matrices, Vect
 def one_loop(
     state: Tensor, prompt: Tensor, matrices: Matrices, vectors: Vectors, *, heads: int, answers: Tensor | None = None
 ) -> Tensor:
-    """The next state, without gradient, in the place of the old one; the answers where there is a tensor for them."""
+    """The next state, without gradient, written over the old one; the answers too, where a tensor is given for them."""
     models, rows = len(matrices.qkv), prompt.shape[-3]
     old, prompt = _flat(state, models), _flat(prompt, models)
     h0, h1, h2, a, c = (torch.empty_like(old) for _ in range(5))
-    enter(old, prompt, vectors, first=True, out=(h0, h1, a))
+    norm_inject_norm1(old, prompt, vectors, first=True, out=(h0, h1, a))
     qkv = _affine(a, matrices.qkv, matrices.qkv_bias)
     o, _ = attention(qkv.view(models * rows, -1, qkv.shape[-1]), heads)
     _add(h1, o.view_as(h0), matrices.proj)
-    middle(h1, vectors, out=(h2, c))
+    norm2(h1, vectors, out=(h2, c))
     g = _gelu_affine(c, matrices.fc, matrices.fc_bias)
     _add(h2, g, matrices.out)
-    enter(h2, prompt, vectors, first=False, answers=answers, state=old)
+    norm_inject_norm1(h2, prompt, vectors, first=False, answers=answers, state=old)
     return state
 
 
 class Loops(torch.autograd.Function):
     """(P, state, ahead, loops, keep, heads, matrices, vectors, *weights) -> answers (keep, models, batch, pairs).
 
-    `ahead` loops without gradient, then `loops` with it, from a state that receives none. `weights` are those of
-    `NAMES`: they are not read, they receive the gradients, in float32.
+    It runs `ahead` loops without gradient, then `loops` with it; the first state receives none. `weights` are those of
+    `NAMES`. They are not read: they receive the gradients, in float32.
     """
 
     @staticmethod
     def forward(ctx, prompt, state, ahead, loops, keep, heads, matrices, vectors, *weights) -> Tensor:
-        """Every loop, keeping what the backward pass reads."""
+        """Run every loop and save what the backward pass reads."""
         models, (*_, rows, seq, width) = len(matrices.qkv), prompt.shape
         x, p = _flat(state, models), _flat(prompt, models)
         tokens = rows * seq
@@ -134,85 +134,87 @@ class Loops(torch.autograd.Function):
             return p.new_empty(loops, models, tokens, size)
 
         hidden, inner = matrices.fc.shape[1], matrices.proj.shape[2]
-        held = Held(
+        saved = SavedActivations(
             h0=empty(width), a=empty(width), qkv=empty(3 * inner), o=empty(inner),
             lse=p.new_empty(loops, models * rows, heads, seq, dtype=exact),
             h1=empty(width), c=empty(width), u=empty(hidden), g=empty(hidden), h2=empty(width),
         )  # fmt: skip
         answers = p.new_empty(keep, models, tokens // 2, dtype=exact)
         for time in range(-ahead, loops):
-            t = max(time, 0)  # loops ahead write where the first one with gradient writes again
-            before = time - 1 - (loops - keep)
-            asked = answers[before] if before >= 0 else None
-            enter(x, p, vectors, first=time == -ahead, answers=asked, out=(held.h0[t], held.h1[t], held.a[t]))
-            _affine(held.a[t], matrices.qkv, matrices.qkv_bias, out=held.qkv[t])
-            attention(_rows(held.qkv[t], seq), heads, out=_rows(held.o[t], seq), lse=held.lse[t])
-            _add(held.h1[t], held.o[t], matrices.proj)
-            middle(held.h1[t], vectors, out=(held.h2[t], held.c[t]))
+            t = max(time, 0)  # loops ahead write to the first slot, which the first loop with gradient overwrites
+            previous = time - 1 - (loops - keep)
+            into = answers[previous] if previous >= 0 else None
+            norm_inject_norm1(
+                x, p, vectors, first=time == -ahead, answers=into, out=(saved.h0[t], saved.h1[t], saved.a[t])
+            )
+            _affine(saved.a[t], matrices.qkv, matrices.qkv_bias, out=saved.qkv[t])
+            attention(_rows(saved.qkv[t], seq), heads, out=_rows(saved.o[t], seq), lse=saved.lse[t])
+            _add(saved.h1[t], saved.o[t], matrices.proj)
+            norm2(saved.h1[t], vectors, out=(saved.h2[t], saved.c[t]))
             if time < 0:
-                _gelu_affine(held.c[t], matrices.fc, matrices.fc_bias, out=held.g[t])
+                _gelu_affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.g[t])
             else:
-                gelu(_affine(held.c[t], matrices.fc, matrices.fc_bias, out=held.u[t]), out=held.g[t])
-            _add(held.h2[t], held.g[t], matrices.out)
-            x = held.h2[t]
-        enter(x, p, vectors, first=False, answers=answers[-1])
-        ctx.held, ctx.matrices, ctx.vectors, ctx.heads, ctx.keep = held, matrices, vectors, heads, keep
+                gelu(_affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.u[t]), out=saved.g[t])
+            _add(saved.h2[t], saved.g[t], matrices.out)
+            x = saved.h2[t]
+        norm_inject_norm1(x, p, vectors, first=False, answers=answers[-1])
+        ctx.saved, ctx.matrices, ctx.vectors, ctx.heads, ctx.keep = saved, matrices, vectors, heads, keep
         ctx.prompt_shape, ctx.shapes = prompt.shape, [weight.shape for weight in weights]
         return answers.view(keep, *prompt.shape[:-2], seq // 2)
 
     @staticmethod
     def backward(ctx, *ups):
-        """Loop by loop backwards along the stream; the weights' slopes at the end, over all loops at once."""
-        held, matrices, vectors = ctx.held, ctx.matrices, ctx.vectors
-        loops, models, tokens, width = held.h0.shape
+        """Go backwards along the stream, loop by loop; the weights' gradients come last, over all loops at once."""
+        saved, matrices, vectors = ctx.saved, ctx.matrices, ctx.vectors
+        loops, models, tokens, width = saved.h0.shape
         seq = ctx.prompt_shape[-2]
         dy = ups[0].reshape(ctx.keep, models, tokens // 2).contiguous()
-        dqkv, du = torch.empty_like(held.qkv), torch.empty_like(held.u)
-        da, dc, dh0, dh1, dh2 = (torch.empty_like(held.h0) for _ in range(5))
+        dqkv, du = torch.empty_like(saved.qkv), torch.empty_like(saved.u)
+        da, dc, dh0, dh1, dh2 = (torch.empty_like(saved.h0) for _ in range(5))
         stats = dy.new_empty(3, loops, models, tokens, 2)
-        parts = dy.new_empty(loops, models, parts_of(du[0]), du.shape[-1])
-        each = dy.new_empty(loops, models * tokens // seq, held.o.shape[-1])
-        entered = None
+        fc_bias_parts = dy.new_empty(loops, models, parts_of(du[0]), du.shape[-1])
+        q_bias_parts = dy.new_empty(loops, models * tokens // seq, saved.o.shape[-1])
+        loop = None
         for t in reversed(range(loops)):
-            kept = t - (loops - ctx.keep)
-            left = (held.h2[t], dy[kept] if kept >= 0 else None, dh2[t], stats[2, t])
-            enter_backward(vectors, entered=entered, left=left)
+            answer = t - (loops - ctx.keep)
+            previous = (saved.h2[t], dy[answer] if answer >= 0 else None, dh2[t], stats[2, t])
+            norm_inject_norm1_backward(vectors, loop=loop, previous=previous)
             _times(dh2[t], matrices.out, out=du[t])
-            gelu_backward(du[t], held.u[t], sums=parts[t])
+            gelu_backward(du[t], saved.u[t], sums=fc_bias_parts[t])
             _times(du[t], matrices.fc, out=dc[t])
-            middle_backward(dc[t], held.h1[t], dh2[t], vectors, out=dh1[t], stats=stats[1, t])
+            norm2_backward(dc[t], saved.h1[t], dh2[t], vectors, out=dh1[t], stats=stats[1, t])
             do = _times(dh1[t], matrices.proj, out=da[t] if matrices.proj.shape[2] == width else None)
             attention_backward(
-                _rows(do, seq), _rows(held.qkv[t], seq), _rows(held.o[t], seq), held.lse[t], ctx.heads,
-                dqkv=_rows(dqkv[t], seq), sums=each[t],
+                _rows(do, seq), _rows(saved.qkv[t], seq), _rows(saved.o[t], seq), saved.lse[t], ctx.heads,
+                dqkv=_rows(dqkv[t], seq), sums=q_bias_parts[t],
             )  # fmt: skip
             _times(dqkv[t], matrices.qkv, out=da[t])
-            entered = (da[t], held.h0[t], dh1[t], dh0[t], stats[0, t])
-        enter_backward(vectors, entered=entered, left=None)
-        streams = Streams(held.h0, held.h1, held.h2, da, dc, dh0, dh1, dh2)
-        # sums wait for memory, products for the matrix units: they run beside each other
+            loop = (da[t], saved.h0[t], dh1[t], dh0[t], stats[0, t])
+        norm_inject_norm1_backward(vectors, loop=loop, previous=None)
+        streams = StreamGradients(saved.h0, saved.h1, saved.h2, da, dc, dh0, dh1, dh2)
+        # sums wait for memory and products for the matrix units, so they run side by side
         second = torch.cuda.Stream(dy.device) if dy.is_cuda else None
         if second is not None:
             second.wait_stream(torch.cuda.current_stream(dy.device))
         with torch.cuda.stream(second):
-            sums = dict(zip(SLOTS, vector_slopes(streams, stats, dy, vectors), strict=True))
-            # a key's bias moves all scores of a query alike, so its slope is 0; a value's bias goes past the attention
-            of_q = _by_model(each, models)
+            sums = dict(zip(SLOTS, vector_gradients(streams, stats, dy, vectors), strict=True))
+            # a key's bias moves all scores of a query alike, so its gradient is 0; a value's bias passes by attention
+            of_q = _by_model(q_bias_parts, models)
             of_v = torch.bmm(sums["attention.proj.bias"][:, None], matrices.proj.to(dy.dtype))[:, 0]
-            found = {
+            gradients = {
                 **{name if name.startswith(("norm.", "read_out")) else BLOCK + name: sums[name] for name in SLOTS},
                 "read_out.bias": dy.sum((0, 2)),
                 f"{BLOCK}attention.qkv.bias": torch.cat([of_q, torch.zeros_like(of_q), of_v], -1),
-                f"{BLOCK}mlp.fc.bias": _by_model(parts, models),
+                f"{BLOCK}mlp.fc.bias": _by_model(fc_bias_parts, models),
             }
             dprompt = dh0.sum(0).view(ctx.prompt_shape)
-        pairs = {"attention.qkv": (dqkv, held.a), "attention.proj": (dh1, held.o), "mlp.fc": (du, held.c),
-                 "mlp.proj": (dh2, held.g)}  # fmt: skip
-        found |= {f"{BLOCK}{name}.weight": over_tokens(up, x) for name, (up, x) in pairs.items()}
+        pairs = {"attention.qkv": (dqkv, saved.a), "attention.proj": (dh1, saved.o), "mlp.fc": (du, saved.c),
+                 "mlp.proj": (dh2, saved.g)}  # fmt: skip
+        gradients |= {f"{BLOCK}{name}.weight": over_tokens(up, x) for name, (up, x) in pairs.items()}
         if second is not None:
             torch.cuda.current_stream(dy.device).wait_stream(second)
-        gradients = [found[name].reshape(shape) for name, shape in zip(NAMES, ctx.shapes, strict=True)]
-        return dprompt, *[None] * 7, *gradients
+        ordered = [gradients[name].reshape(shape) for name, shape in zip(NAMES, ctx.shapes, strict=True)]
+        return dprompt, *[None] * 7, *ordered
 
 
 def _stacked(weight: Tensor, ndim: int) -> Tensor:
@@ -239,7 +241,7 @@ def _affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = Non
 
 
 def _gelu_affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """gelu(X W' + b), model by model; for one model the library's product ends with it."""
+    """gelu(X W' + b), model by model; for one model the library's product applies it."""
     if len(weight) == 1 and x.is_cuda:
         into = None if out is None else out[0]
         product = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
@@ -249,7 +251,7 @@ def _gelu_affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None 
 
 
 def _add(residual: Tensor, x: Tensor, weight: Tensor) -> None:
-    """residual += X W', model by model; in place, or the library would copy the residual first."""
+    """residual += X W', model by model; in place, since the library would otherwise copy the residual first."""
     if len(weight) == 1:
         residual[0].addmm_(x[0], weight[0].mT)
     else:
@@ -264,19 +266,19 @@ def _times(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def over_tokens(up: Tensor, x: Tensor) -> Tensor:
-    """The slope along a weight: sum over loops and tokens of up x', model by model, in full precision."""
+    """A weight's gradient: the sum over loops and tokens of up x', model by model, in full precision."""
     loops, models, tokens, _ = up.shape
     parts = _parts(loops * tokens, up.shape[-1] * x.shape[-1]) if models == 1 else loops
-    up, x = ((one.view(parts * models, -1, one.shape[-1])) for one in (up, x))
+    up, x = (stream.view(parts * models, -1, stream.shape[-1]) for stream in (up, x))
     if up.dtype is torch.bfloat16 and up.is_cuda:
         product = torch.bmm(up.mT, x, out_dtype=torch.float32)
-    else:  # on a CPU only triton's interpreter comes here
+    else:  # on a CPU, only triton's interpreter comes here
         product = torch.bmm(up.mT.float(), x.float())
     return product.view(parts, models, *product.shape[1:]).sum(0)
 
 
 def _parts(tokens: int, size: int) -> int:
-    """Into how many equal parts to cut a sum over tokens, so that parts times tiles of the result fill the card."""
+    """How many equal parts to cut a sum over tokens into, so that parts times tiles of the result fill the card."""
     wanted = max(1, FILL // max(1, size // 128**2))
     return max(part for part in range(1, wanted + 1) if tokens % part == 0)
 

@@ -11,10 +11,9 @@ pytest.importorskip("triton", reason="triton comes with torch for GPUs; the CPU 
 
 from looped.functional import kernels
 from looped.functional.attention import softmax
-from looped.models import kernel_loss
-from looped.models.batch_last import to_last
-from looped.models.gpu import descent, kernel_attention
-from looped.models.kernel_loss import HeadWeights
+from looped.models.fast_losses import cheng24_gpu, cheng24_loss, gatmiry24_gpu
+from looped.models.fast_losses.batch_last import to_last
+from looped.models.fast_losses.cheng24_loss import HeadWeights
 from looped.prompt import Prompt
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -43,25 +42,26 @@ def test_loss_and_gradient_are_those_of_the_cpu(name, layers, free, n, d, count)
         for _ in heads
     ]
     prompt = Prompt(normal(2, count, n + 1, d, size=0.5), normal(2, count, n + 1))
-    flat = [part.requires_grad_() for one in weights for part in one if part is not None]
-    loss = kernel_loss.in_context_loss(weights, heads, kernel_loss.prepare(prompt, heads))
+    flat = [part.requires_grad_() for head in weights for part in head if part is not None]
+    loss = cheng24_loss.in_context_loss(weights, heads, cheng24_loss.prepare(prompt, heads))
     expected = torch.autograd.grad(loss.sum(), flat, allow_unused=True)
     hidden = torch.cat([prompt.ys[..., :-1], torch.zeros_like(prompt.ys[..., -1:])], -1)
     rows = to_last(torch.cat([prompt.xs, hidden[..., None]], -1).mT).to(DEVICE)
     with torch.no_grad():
-        there = [HeadWeights(*(None if part is None else part.to(DEVICE) for part in one)) for one in weights]
-        slopes = [HeadWeights(*(None if part is None else torch.zeros_like(part) for part in one)) for one in there]
-        label, kept = kernel_attention.forward(there, heads, rows)
+        there = [HeadWeights(*(None if part is None else part.to(DEVICE) for part in head)) for head in weights]
+        total = [HeadWeights(*(None if part is None else torch.zeros_like(part) for part in head)) for head in there]
+        label, saved_rows = cheng24_gpu.forward(there, heads, rows)
         error = label + prompt.ys[..., -1].to(DEVICE)
-        kernel_attention.backward(there, heads, kept, 2 / count * error, slopes)
+        cheng24_gpu.backward(there, heads, saved_rows, 2 / count * error, total)
     torch.testing.assert_close(error.square().mean(1).cpu(), loss.detach(), rtol=1e-10, atol=1e-12)
-    found = [part.cpu() for one in slopes for part in one if part is not None]
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, torch.zeros_like(one) if other is None else other, rtol=1e-9, atol=1e-10)
+    gradients = [part.cpu() for head in total for part in head if part is not None]
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        wanted = torch.zeros_like(gradient) if wanted is None else wanted
+        torch.testing.assert_close(gradient, wanted, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize(("d", "count"), [(4, 9), (10, 64), (10, 130)])
-def test_a_step_of_descent_and_its_slopes_are_those_of_einsum(d, count):
+def test_a_step_of_descent_and_its_gradients_are_those_of_einsum(d, count):
     generator = torch.Generator().manual_seed(d)
     half, e, a, rates = (
         torch.randn(*shape, generator=generator, dtype=torch.float64).to(DEVICE)
@@ -72,8 +72,8 @@ def test_a_step_of_descent_and_its_slopes_are_those_of_einsum(d, count):
     a.requires_grad_()
     moved = torch.einsum("gijc,mgjc,mgc->mgic", matrices, e.view(2, 3, d, count), rates.view(2, 3, count))
     expected = e - a.mT @ moved.reshape(6, d, count)
-    found = descent.Step.apply(e, a, matrices, rates)
-    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-11)
+    result = gatmiry24_gpu.Step.apply(e, a, matrices, rates)
+    torch.testing.assert_close(result, expected, rtol=1e-11, atol=1e-11)
     up = torch.randn(6, d, count, generator=generator, dtype=torch.float64).to(DEVICE)
-    slopes = [torch.autograd.grad((out * up).sum(), (e, a)) for out in (found, expected)]
-    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad((out * up).sum(), (e, a)) for out in (result, expected)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-10, atol=1e-10)

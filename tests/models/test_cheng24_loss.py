@@ -3,9 +3,9 @@ import torch
 
 from looped.functional import kernels
 from looped.functional.attention import softmax
-from looped.models import kernel_loss
-from looped.models.batch_last import each, outer, product, to_last
-from looped.models.kernel_loss import head_weights, in_context_loss, predictions, prepare
+from looped.models.fast_losses import cheng24_loss
+from looped.models.fast_losses.batch_last import matrix_times, outer, product, to_last
+from looped.models.fast_losses.cheng24_loss import head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
 from looped.prompt import Prompt
 
@@ -44,15 +44,16 @@ def test_loss_predictions_and_gradients_are_the_plain_model_s(heads, transform, 
     weights = weights_of(model, transform)
     batch = prepare(prompt, heads, chunk=10)  # 23 prompts in chunks of 10: the last is ragged
     fast = in_context_loss(weights, heads, batch)
-    found = torch.autograd.grad((upstream * fast).sum(), list(model.parameters()), allow_unused=True)
+    gradients = torch.autograd.grad((upstream * fast).sum(), list(model.parameters()), allow_unused=True)
     torch.testing.assert_close(fast, plain, atol=1e-10, rtol=1e-10)
     with torch.no_grad():
         torch.testing.assert_close(in_context_loss(weights, heads, batch), plain, atol=1e-10, rtol=1e-10)
     torch.testing.assert_close(predictions(weights, heads, batch), answers, atol=1e-10, rtol=1e-10)
-    for one, other in zip(found, expected, strict=True):
-        assert (one is None or not one.any()) if other is None else True
-        if other is not None:
-            torch.testing.assert_close(torch.zeros_like(other) if one is None else one, other, atol=1e-10, rtol=1e-10)
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        assert (gradient is None or not gradient.any()) if wanted is None else True
+        if wanted is not None:
+            gradient = torch.zeros_like(wanted) if gradient is None else gradient
+            torch.testing.assert_close(gradient, wanted, atol=1e-10, rtol=1e-10)
 
 
 def test_one_model_without_the_axis_and_kernels_without_a_derivative():
@@ -65,7 +66,7 @@ def test_one_model_without_the_axis_and_kernels_without_a_derivative():
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("heads", [(kernels.linear, softmax), (kernels.relu,), (kernels.exp,)])
-def test_a_plan_keeps_nothing_from_one_step_to_the_next(heads, threads):
+def test_a_plan_carries_nothing_from_one_step_to_the_next(heads, threads):
     before, steps = torch.get_num_threads(), []
     torch.set_num_threads(threads)
     try:
@@ -78,27 +79,28 @@ def test_a_plan_keeps_nothing_from_one_step_to_the_next(heads, threads):
             steps.append([loss, *torch.autograd.grad(loss.sum(), [key, query, transform, label])])
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(one, other) for one, other in zip(steps[0], steps[2], strict=True))
-    assert not any(torch.equal(one, other) for one, other in zip(steps[0], steps[1], strict=True))
+    assert all(torch.equal(first, other) for first, other in zip(steps[0], steps[2], strict=True))
+    assert not any(torch.equal(first, other) for first, other in zip(steps[0], steps[1], strict=True))
 
 
-def test_a_thread_keeps_the_plans_of_few_shapes():
+def test_a_thread_stores_the_plans_of_few_shapes():
     weights = [head_weights(*torch.randn(2, 1, 2, 4, 4).double(), torch.randn(1, 2).double())]
     for n in range(1, 8):
         predictions(weights, (kernels.exp,), prepare(prompts(1, 5, n), (kernels.exp,)))
-    assert len(kernel_loss._own.plans) == kernel_loss.PLANS
+    assert len(cheng24_loss._of_thread.plans) == cheng24_loss.MAX_PLANS
 
 
 def test_products_with_prompts_last_are_batched_products():
     left, right = torch.randn(2, 7, 4, 3).double(), torch.randn(2, 7, 3, 5).double()
-    one, other = to_last(left), to_last(right)
-    found = product(one, other)
-    torch.testing.assert_close(found, to_last(left @ right))
-    torch.testing.assert_close(product(one, other, found.clone(), start=found), 2 * found)
+    left_last, right_last = to_last(left), to_last(right)
+    both = product(left_last, right_last)
+    torch.testing.assert_close(both, to_last(left @ right))
+    torch.testing.assert_close(product(left_last, right_last, both.clone(), start=both), 2 * both)
     column = torch.randn(2, 4, 1, 7).double()
-    torch.testing.assert_close(product(one, other, start=column), found + column)
+    torch.testing.assert_close(product(left_last, right_last, start=column), both + column)
     matrix = torch.randn(2, 6, 3).double()
-    torch.testing.assert_close(each(matrix, other), to_last(matrix[:, None] @ right))
-    torch.testing.assert_close(each(matrix, other, each(matrix, other), add=True), 2 * each(matrix, other))
+    once = matrix_times(matrix, right_last)
+    torch.testing.assert_close(once, to_last(matrix[:, None] @ right))
+    torch.testing.assert_close(matrix_times(matrix, right_last, once.clone(), add=True), 2 * once)
     expected = torch.einsum("mcpq,mckq->mpk", left, left)
-    torch.testing.assert_close(outer(one, one), expected)
+    torch.testing.assert_close(outer(left_last, left_last), expected)

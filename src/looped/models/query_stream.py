@@ -1,4 +1,4 @@
-"""Many queries in one pass: a second stream of tokens that reads the first one and is read by nobody."""
+"""Many queries in one pass: a second stream of tokens that reads the first one and that no token reads."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from looped.models.loop import unroll
 from looped.prompt import Prompt
 
 
-def can_ask(model: object) -> bool:
-    """Whether `asking` is exact for a model: causal softmax attention is all that lets its tokens meet."""
+def supports_query_stream(model: object) -> bool:
+    """Whether `query_stream` is exact for a model: its tokens meet only in causal softmax attention."""
     if isinstance(model, AlgoFormer):
         return model.config.causal and model.config.query == "every" and model.config.tokens != "given"
     return isinstance(model, LoopedDecoder)
 
 
 @contextlib.contextmanager
-def asking(model: LoopedModel, batch: int) -> Iterator[None]:
-    """Inside, prompts come as 2 x `batch`, and row batch + b asks row b: it reads that row's earlier tokens.
+def query_stream(model: LoopedModel, batch: int) -> Iterator[None]:
+    """Inside this context the model reads 2 x `batch` prompts, and row batch + b holds queries after row b's examples.
 
         token t of row batch + b reads tokens 0 .. t-1 of row b, and itself
 
-    With the examples in row b and any queries in row batch + b, the answer at x_i is the one that a prompt of the first
-    i examples and query i alone would get: n prompts for the price of two.
+    With examples in row b and any queries in row batch + b, the answer at x_i is that of a prompt of the first i
+    examples and query i alone: n prompts for the price of two.
     """
-    layers = [part for part in model.modules() if isinstance(part, Attention)]
+    layers = [module for module in model.modules() if isinstance(module, Attention)]
     for layer in layers:
         layer.mix = functools.partial(_two_streams, batch)
     try:
@@ -48,21 +48,21 @@ def asking(model: LoopedModel, batch: int) -> Iterator[None]:
 
 
 def _two_streams(batch: int, q: Tensor, k: Tensor, v: Tensor, *, is_causal: bool) -> Tensor:
-    """Causal attention in the first rows; in the others, keys and values are those rows' and one's own."""
+    """Causal attention in the example rows; a query reads the examples before it and itself."""
     assert is_causal
-    halves = (one.unflatten(0, (-1, 2, batch)).transpose(0, 1).flatten(1, 2) for one in (q, k, v))
-    (q, asking_q), (k, own_k), (v, own_v) = halves
+    halves = (heads.unflatten(0, (-1, 2, batch)).transpose(0, 1).flatten(1, 2) for heads in (q, k, v))
+    (q, query_q), (k, query_k), (v, query_v) = halves
     seq = q.shape[-2]
     before = torch.ones(seq, seq, dtype=torch.bool, device=q.device).tril(-1)
     itself = torch.eye(seq, dtype=torch.bool, device=q.device)
-    keys, values = torch.cat((k, own_k), -2), torch.cat((v, own_v), -2)
-    plain = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    asked = F.scaled_dot_product_attention(asking_q, keys, values, attn_mask=torch.cat((before, itself), 1))
-    return torch.stack((plain, asked)).unflatten(1, (-1, batch)).transpose(0, 1).flatten(0, 2)
+    keys, values = torch.cat((k, query_k), -2), torch.cat((v, query_v), -2)
+    examples = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    queries = F.scaled_dot_product_attention(query_q, keys, values, attn_mask=torch.cat((before, itself), 1))
+    return torch.stack((examples, queries)).unflatten(1, (-1, batch)).transpose(0, 1).flatten(0, 2)
 
 
-def can_share(model: object) -> TypeGuard[LoopedDecoder]:
-    """Whether `answer_all` is exact for a model: a decoder that gets its positions with the prompt, not by counting."""
+def can_share_examples(model: object) -> TypeGuard[LoopedDecoder]:
+    """Whether `answer_all` is exact for a model: a single decoder whose positions are added to the prompt."""
     if type(model) is not LoopedDecoder or model.positions.ndim != 2:  # a subclass may read its states otherwise
         return False
     return model.config.inject == "add" or not model.config.inside
@@ -80,14 +80,14 @@ def answer_all(
 
         x_1, y_1, ..., x_n, y_n, q_1, ..., q_batch: a query reads the examples and itself, at position 2n
 
-    Examples never read a query, so that they are the same for all: 2n + batch tokens instead of 2 (n + 1) batch.
+    Examples never read a query, so all queries share them: 2n + batch tokens instead of 2 (n + 1) batch.
     """
     n, count = len(xs), len(queries)
-    # one prompt for the examples, with the positions of 2n; each query as the n + 1st x
+    # embed the examples as one prompt, and each query as the (n + 1)st x of a prompt of its own
     last = torch.cat([xs.new_zeros(count, n, xs.shape[-1]), queries[:, None]], 1)
-    shown = model.embed(Prompt(xs[None], ys[None])).tokens
-    asked = model.embed(Prompt(last, xs.new_zeros(count, n + 1))).tokens[:, 2 * n]
-    context = Context(torch.cat([shown, asked[None]], 1))
+    example_tokens = model.embed(Prompt(xs[None], ys[None])).tokens
+    query_tokens = model.embed(Prompt(last, xs.new_zeros(count, n + 1))).tokens[:, 2 * n]
+    context = Context(torch.cat([example_tokens, query_tokens[None]], 1))
 
     reads = torch.eye(2 * n + count, dtype=torch.bool, device=xs.device)
     reads[:, : 2 * n] = True
@@ -97,12 +97,12 @@ def answer_all(
         return F.scaled_dot_product_attention(q, k, v, attn_mask=reads)
 
     def read(state: Tensor, context: Context) -> Tensor:
-        return own.readout(state[0, 2 * n :, None], context)[:, 0]
+        return twin.readout(state[0, 2 * n :, None], context)[:, 0]
 
-    # a copy that shares the weights: another thread may use the model meanwhile
-    own = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
-    for part in own.modules():
-        if isinstance(part, Attention):
-            part.mix = mix
+    # a copy that shares the weights: another thread may be using the model
+    twin = copy.deepcopy(model, {id(weight): weight for weight in model.parameters()})
+    for module in twin.modules():
+        if isinstance(module, Attention):
+            module.mix = mix
     loops = model.config.loops if loops is None else loops
-    return unroll(own.step, own.start(context), context, loops=loops, collect=read)[-1]
+    return unroll(twin.step, twin.start(context), context, loops=loops, collect=read)[-1]

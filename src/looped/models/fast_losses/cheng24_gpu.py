@@ -1,8 +1,8 @@
 """A layer of kernel attention on a GPU: one kernel forward, one backward, nothing of size tokens x tokens in memory.
 
-The same numbers as `kernel_loss` computes on a CPU. A program of the grid takes one model and some of its prompts
-through all of their tokens; it goes over queries and keys and keeps a handful of values for each prompt in registers.
-Scores are computed again in the backward pass, which costs less than to write them down.
+The numbers are those that `cheng24_loss` computes on a CPU. A program of the grid takes one model and some of its
+prompts through all of their tokens: it goes over queries and keys, with a few values per prompt in registers. The
+backward pass computes scores again, which costs less than storing them.
 """
 
 # pyright: reportIndexIssue=false, reportMissingImports=false, reportOperatorIssue=false, reportGeneralTypeIssues=false
@@ -25,7 +25,7 @@ KINDS: dict[Kernel, int] = {kernels.linear: 0, kernels.relu: 1, kernels.exp: 2, 
 SOFTMAX: tl.constexpr = tl.constexpr(3)
 WARPS = 1
 PROMPTS = 128
-"""Prompts of one program, four a thread: all coordinates of a prompt then lie in one thread."""
+"""Prompts of one program, four per thread: one thread then holds all coordinates of a prompt."""
 
 
 def forward(weights: Sequence[Any], heads: Sequence[Kernel], rows: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -34,85 +34,64 @@ def forward(weights: Sequence[Any], heads: Sequence[Kernel], rows: Tensor) -> tu
     Ref: cheng24, Eq. (3). Tokens are columns: rows (models, width, tokens, c).
     """
     models, width, tokens, count = rows.shape
-    kept = []
+    saved_rows = []
     layers = weights[0].label.shape[1]
     for layer in range(layers):
-        kept.append(rows)
+        saved_rows.append(rows)
         after = rows.clone()
-        for one, kernel in zip(weights, heads, strict=True):
+        first_query = tokens - 1 if layer == layers - 1 else 0
+        for head, kernel in zip(weights, heads, strict=True):
             _forward[models, triton.cdiv(count, PROMPTS)](
-                rows,
-                after,
-                one.score[:, layer].contiguous(),
-                _values(one, layer),
-                tokens,
-                count,
-                tokens - 1 if layer == layers - 1 else 0,
-                WIDTH=width,
-                PADDED=triton.next_power_of_2(width),
-                KIND=KINDS[kernel],
-                PROMPTS=PROMPTS,
-                num_warps=WARPS,
+                rows, after, *_matrices(head, layer), tokens, count, first_query, **_constants(width, kernel)
             )
         rows = after
-    return rows[:, -1, -1].clone(), kept
+    return rows[:, -1, -1].clone(), saved_rows
 
 
 def backward(
-    weights: Sequence[Any], heads: Sequence[Kernel], kept: list[Tensor], up: Tensor, slopes: Sequence[Any]
+    weights: Sequence[Any], heads: Sequence[Kernel], saved_rows: list[Tensor], up: Tensor, gradient: Sequence[Any]
 ) -> None:
-    """Add the gradient to `slopes`; `up` (models, c) is the loss's slope along the query's label."""
-    models, width, tokens, count = kept[0].shape
+    """Add to `gradient`; `up` (models, c) is the loss's derivative with respect to the query's label."""
+    models, width, tokens, count = saved_rows[0].shape
     d, blocks = width - 1, triton.cdiv(count, PROMPTS)
-    back = torch.zeros_like(kept[0])
+    back = torch.zeros_like(saved_rows[0])
     back[:, d, -1] = up
     queries, downs, norms = torch.empty_like(back), torch.empty_like(back), back.new_empty(models, 2, tokens, count)
-    for layer in range(len(kept) - 1, -1, -1):
+    for layer in range(len(saved_rows) - 1, -1, -1):
         before = back.clone()
-        for one, kernel, slope in zip(weights, heads, slopes, strict=True):
+        first_query = tokens - 1 if layer == len(saved_rows) - 1 else 0
+        for head, kernel, grad in zip(weights, heads, gradient, strict=True):
             of_score, of_value = back.new_empty(models, blocks, d, d), back.new_empty(models, blocks, width, width)
             _backward[models, blocks](
-                kept[layer],
-                back,
-                before,
-                queries,
-                downs,
-                norms,
-                one.score[:, layer].contiguous(),
-                _values(one, layer),
-                of_score,
-                of_value,
-                tokens,
-                count,
-                tokens - 1 if layer == len(kept) - 1 else 0,
-                FIRST=layer == 0,
-                WIDTH=width,
-                PADDED=triton.next_power_of_2(width),
-                KIND=KINDS[kernel],
-                PROMPTS=PROMPTS,
-                num_warps=WARPS,
-            )
-            slope.score[:, layer] += of_score.sum(1)
+                saved_rows[layer], back, before, queries, downs, norms, *_matrices(head, layer), of_score, of_value,
+                tokens, count, first_query, FIRST=layer == 0, **_constants(width, kernel),
+            )  # fmt: skip
+            grad.score[:, layer] += of_score.sum(1)
             total = of_value.sum(1)
-            slope.label[:, layer] += total[:, d, d]
-            if slope.transform is not None:
-                slope.transform[:, layer] += total[:, :d, :d]
+            grad.label[:, layer] += total[:, d, d]
+            if grad.transform is not None:
+                grad.transform[:, layer] += total[:, :d, :d]
         back = before
 
 
-def _values(one: Any, layer: int) -> Tensor:
-    """V = diag(A, r) of every model."""
-    models, d = one.score.shape[0], one.score.shape[-1]
-    values = one.score.new_zeros(models, d + 1, d + 1)
-    values[:, d, d] = one.label[:, layer]
-    if one.transform is not None:
-        values[:, :d, :d] = one.transform[:, layer]
-    return values
+def _matrices(head: Any, layer: int) -> tuple[Tensor, Tensor]:
+    """M and V = diag(A, r) of every model."""
+    models, d = head.score.shape[0], head.score.shape[-1]
+    values = head.score.new_zeros(models, d + 1, d + 1)
+    values[:, d, d] = head.label[:, layer]
+    if head.transform is not None:
+        values[:, :d, :d] = head.transform[:, layer]
+    return head.score[:, layer].contiguous(), values
+
+
+def _constants(width: int, kernel: Kernel) -> dict[str, int]:
+    padded = triton.next_power_of_2(width)
+    return {"WIDTH": width, "PADDED": padded, "KIND": KINDS[kernel], "PROMPTS": PROMPTS, "num_warps": WARPS}
 
 
 @triton.jit
-def _asks(rows, score, j, b, tokens, count, WIDTH: tl.constexpr, PADDED: tl.constexpr, PROMPTS: tl.constexpr):
-    """q_j = M x_j, 0 in the label's place."""
+def _query(rows, score, j, b, tokens, count, WIDTH: tl.constexpr, PADDED: tl.constexpr, PROMPTS: tl.constexpr):
+    """q_j = M x_j, with 0 in the label's coordinate."""
     column = tl.arange(0, PADDED)
     q = tl.zeros([PADDED, PROMPTS], rows.dtype.element_ty)
     for k in tl.static_range(WIDTH - 1):
@@ -123,8 +102,8 @@ def _asks(rows, score, j, b, tokens, count, WIDTH: tl.constexpr, PADDED: tl.cons
 
 
 @triton.jit
-def _weight(s, KIND: tl.constexpr):
-    """h(s), but for the softmax."""
+def _kernel(s, KIND: tl.constexpr):
+    """h(s); not for the softmax."""
     h = s
     if KIND == 1:
         h = tl.maximum(s, 0.0)
@@ -134,30 +113,21 @@ def _weight(s, KIND: tl.constexpr):
 
 
 @triton.jit
-def _rise(s, h, slope, KIND: tl.constexpr):
-    """The slope along s, given that along h(s), but for the softmax."""
-    rise = slope
+def _grad_raw(s, h, grad_h, KIND: tl.constexpr):
+    """The gradient along s, given that along h(s); not for the softmax."""
+    grad_s = grad_h
     if KIND == 1:
-        rise = tl.where(s > 0, slope, 0.0)
+        grad_s = tl.where(s > 0, grad_h, 0.0)
     if KIND == 2:
-        rise = h * slope
-    return rise
+        grad_s = h * grad_h
+    return grad_s
 
 
 @triton.jit
 def _forward(
-    rows,
-    after,
-    score,
-    value,
-    tokens,
-    count,
-    first_query,
-    WIDTH: tl.constexpr,
-    PADDED: tl.constexpr,
-    KIND: tl.constexpr,
-    PROMPTS: tl.constexpr,
-):
+    rows, after, score, value, tokens, count, first_query, WIDTH: tl.constexpr, PADDED: tl.constexpr,
+    KIND: tl.constexpr, PROMPTS: tl.constexpr,
+):  # fmt: skip
     """Add V sum_i h(<M x_j, x_i>) (x_i, y_i) to token j of `after`, for j from `first_query` on."""
     m = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, PADDED)[:, None]
@@ -169,7 +139,7 @@ def _forward(
     score += m * (WIDTH - 1) * (WIDTH - 1)
     value += m * WIDTH * WIDTH
     for j in range(first_query, tokens):
-        q = _asks(rows, score, j, b, tokens, count, WIDTH, PADDED, PROMPTS)
+        q = _query(rows, score, j, b, tokens, count, WIDTH, PADDED, PROMPTS)
         sums = tl.zeros([PADDED, PROMPTS], rows.dtype.element_ty)
         top = tl.full([PROMPTS], float("-inf"), rows.dtype.element_ty)
         total = tl.zeros([PROMPTS], rows.dtype.element_ty)
@@ -184,7 +154,7 @@ def _forward(
                 total = total * shrink + h
                 sums = sums * shrink[None, :] + h[None, :] * row
             else:
-                sums += _weight(s, KIND)[None, :] * row
+                sums += _kernel(s, KIND)[None, :] * row
         if KIND == SOFTMAX:
             sums = sums / total[None, :]
         out = tl.load(after + (e * tokens + j) * count + b, mask=inside, other=0.0)
@@ -197,29 +167,13 @@ def _forward(
 
 @triton.jit
 def _backward(
-    rows,
-    back,
-    before,
-    queries,
-    downs,
-    norms,
-    score,
-    value,
-    of_score,
-    of_value,
-    tokens,
-    count,
-    first_query,
-    FIRST: tl.constexpr,
-    WIDTH: tl.constexpr,
-    PADDED: tl.constexpr,
-    KIND: tl.constexpr,
-    PROMPTS: tl.constexpr,
-):
-    """Of one layer: slopes along M and V, summed over this program's prompts, and, added to `before`, along its rows.
+    rows, back, before, queries, downs, norms, score, value, of_score, of_value, tokens, count, first_query,
+    FIRST: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, KIND: tl.constexpr, PROMPTS: tl.constexpr,
+):  # fmt: skip
+    """One layer's gradient along M and V, summed over this program's prompts; that along its rows is added to `before`.
 
-    First every token as a query, which leaves what it asked (`queries`), what its answer is worth (`downs`) and the
-    softmax's sums (`norms`); then every example as a key.
+    First every token is a query. This stores M x (`queries`), V' times the gradient (`downs`) and the softmax's
+    normaliser and mean (`norms`). Then every example is a key.
     """
     m = tl.program_id(0).to(tl.int64)
     e = tl.arange(0, PADDED)[:, None]
@@ -240,14 +194,14 @@ def _backward(
     by_value = tl.zeros([PADDED, PADDED], rows.dtype.element_ty)
     for j in range(first_query, tokens):
         at = (e * tokens + j) * count + b
-        q = _asks(rows, score, j, b, tokens, count, WIDTH, PADDED, PROMPTS)
+        q = _query(rows, score, j, b, tokens, count, WIDTH, PADDED, PROMPTS)
         down = tl.zeros([PADDED, PROMPTS], rows.dtype.element_ty)
         for k in tl.static_range(WIDTH):
-            slope = tl.load(back + (k * tokens + j) * count + b, mask=b < count, other=0.0)
+            grad = tl.load(back + (k * tokens + j) * count + b, mask=b < count, other=0.0)
             v = tl.load(value + k * WIDTH + column, mask=column < WIDTH, other=0.0)
-            down += v[:, None] * slope
+            down += v[:, None] * grad
         sums = tl.zeros([PADDED, PROMPTS], rows.dtype.element_ty)
-        turn = tl.zeros([PADDED, PROMPTS], rows.dtype.element_ty)
+        grad_q = tl.zeros([PADDED, PROMPTS], rows.dtype.element_ty)
         if KIND == SOFTMAX:
             top = tl.full([PROMPTS], float("-inf"), rows.dtype.element_ty)
             total = tl.zeros([PROMPTS], rows.dtype.element_ty)
@@ -267,26 +221,26 @@ def _backward(
                 row = tl.load(rows + (e * tokens + i) * count + b, mask=inside, other=0.0)
                 h = tl.exp(tl.sum(q * row, 0) - norm)
                 sums += h[None, :] * row
-                turn += (h * (tl.sum(down * row, 0) - mean))[None, :] * row
+                grad_q += (h * (tl.sum(down * row, 0) - mean))[None, :] * row
             tl.store(norms + j * count + flat, norm, mask=flat < count)
             tl.store(norms + (tokens + j) * count + flat, mean, mask=flat < count)
         else:
             for i in range(tokens - 1):
                 row = tl.load(rows + (e * tokens + i) * count + b, mask=inside, other=0.0)
                 s = tl.sum(q * row, 0)
-                h = _weight(s, KIND)
+                h = _kernel(s, KIND)
                 sums += h[None, :] * row
-                turn += _rise(s, h, tl.sum(down * row, 0), KIND)[None, :] * row
+                grad_q += _grad_raw(s, h, tl.sum(down * row, 0), KIND)[None, :] * row
         up = tl.load(back + at, mask=inside, other=0.0)
         for k in tl.static_range(WIDTH):
             x = tl.load(rows + (k * tokens + j) * count + b, mask=b < count, other=0.0)
-            by_score += tl.where(column[None, :] == k, tl.sum(turn * x, 1)[:, None], 0.0)
+            by_score += tl.where(column[None, :] == k, tl.sum(grad_q * x, 1)[:, None], 0.0)
             part = tl.sum(tl.where(e == k, sums, 0.0), 0)
             by_value += tl.where(column[None, :] == k, tl.sum(up * part[None, :], 1)[:, None], 0.0)
         if not FIRST:
             out = tl.load(before + at, mask=inside, other=0.0)
             for k in tl.static_range(WIDTH - 1):
-                part = tl.sum(tl.where(e == k, turn, 0.0), 0)
+                part = tl.sum(tl.where(e == k, grad_q, 0.0), 0)
                 w = tl.load(score + k * (WIDTH - 1) + column, mask=column < WIDTH - 1, other=0.0)
                 out += w[:, None] * part[None, :]
             tl.store(before + at, out, mask=inside)
@@ -306,16 +260,16 @@ def _backward(
             row = tl.load(rows + at, mask=inside, other=0.0)
             out = tl.load(before + at, mask=inside, other=0.0)
             for j in range(first_query, tokens):
-                asked = (e * tokens + j) * count + b
-                q = tl.load(queries + asked, mask=inside, other=0.0)
-                down = tl.load(downs + asked, mask=inside, other=0.0)
+                query_at = (e * tokens + j) * count + b
+                q = tl.load(queries + query_at, mask=inside, other=0.0)
+                down = tl.load(downs + query_at, mask=inside, other=0.0)
                 s = tl.sum(q * row, 0)
-                slope = tl.sum(down * row, 0)
+                grad_h = tl.sum(down * row, 0)
                 if KIND == SOFTMAX:
                     h = tl.exp(s - tl.load(norms + j * count + flat, mask=flat < count, other=0.0))
-                    rise = h * (slope - tl.load(norms + (tokens + j) * count + flat, mask=flat < count, other=0.0))
+                    grad_s = h * (grad_h - tl.load(norms + (tokens + j) * count + flat, mask=flat < count, other=0.0))
                 else:
-                    h = _weight(s, KIND)
-                    rise = _rise(s, h, slope, KIND)
-                out += rise[None, :] * q + h[None, :] * down
+                    h = _kernel(s, KIND)
+                    grad_s = _grad_raw(s, h, grad_h, KIND)
+                out += grad_s[None, :] * q + h[None, :] * down
             tl.store(before + at, out, mask=inside)

@@ -9,7 +9,7 @@ import torch
 from looped.constructions import gao24
 from looped.constructions.gao24 import Dense, Limits, construct, interpret
 from looped.evaluation.curves import evaluate
-from looped.experiment import Adam, Experiment, TrainConfig
+from looped.experiment import Adam, Experiment, Setup, TrainConfig
 from looped.models.algoformer import given, pairs
 from looped.prompt import Prompt
 from looped.report.drawing import save_figure
@@ -333,7 +333,7 @@ def test_a_longer_or_shorter_prompt_of_pairs_still_descends():
 
 
 def saved(path, model, task, limits_note="constructed"):
-    experiment = Experiment(name=limits_note, task=task, model=model.config)
+    experiment = Setup(name=limits_note, task=task, model=model.config)
     run = Run.create(path, experiment)
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     run.save(Checkpoint(0, True, tensors), keep=1)

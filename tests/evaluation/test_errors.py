@@ -9,7 +9,7 @@ from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.models.blocks import Attention, stack
 from looped.models.decoder import DecoderConfig
 from looped.models.kernel_transformer import restricted
-from looped.models.query_stream import asking, can_ask
+from looped.models.query_stream import query_stream, supports_query_stream
 from looped.prompt import Prompt
 from looped.tasks.networks import ReLUNetwork
 from looped.tasks.questions import Questions
@@ -137,7 +137,7 @@ def test_baselines_by_definition(baseline, shift):
 
 def test_a_model_that_answers_the_last_pair_is_asked_about_the_whole_prompt():
     model = restricted(d=4, loops=2).build().double()
-    assert not can_ask(model)
+    assert not supports_query_stream(model)
     questions = ask(EqualQuery(), prompts=3, points=6)
     measured = errors_of(model, TASK, questions)
     assert measured.positions == [5]
@@ -162,10 +162,10 @@ def test_a_stack_of_models_answers_like_each_alone():
     questions = ask(EqualQuery(), prompts=3, points=5)
     both = Prompt(torch.cat((questions.prompt.xs, questions.queries)), questions.prompt.ys.repeat(2, 1))
     together = stack(singles)
-    with torch.no_grad(), asking(together, 3):
+    with torch.no_grad(), query_stream(together, 3):
         found = together(both)[-1]
     for single, answers in zip(singles, found, strict=True):
-        with torch.no_grad(), asking(single, 3):
+        with torch.no_grad(), query_stream(single, 3):
             assert torch.allclose(answers, single(both)[-1], rtol=1e-9)
 
 
@@ -173,17 +173,17 @@ def test_asking_leaves_no_trace_even_after_an_error():
     model = decoder()
     prompt = TASK.sample(batch=2, n=4, generator=torch.Generator().manual_seed(0))
     before = model.predict(prompt)
-    with pytest.raises(RuntimeError), asking(model, 3):
+    with pytest.raises(RuntimeError), query_stream(model, 3):
         model.predict(prompt)
     assert torch.equal(model.predict(prompt), before)
     assert all("mix" not in vars(part) for part in model.modules() if isinstance(part, Attention))
 
 
 def test_which_models_can_be_asked():
-    assert all(map(can_ask, MODELS.values()))
-    assert not can_ask(algoformer(causal=False, query="last"))
-    assert not can_ask(algoformer(query="last"))
-    assert not can_ask(least_squares)
+    assert all(map(supports_query_stream, MODELS.values()))
+    assert not supports_query_stream(algoformer(causal=False, query="last"))
+    assert not supports_query_stream(algoformer(query="last"))
+    assert not supports_query_stream(least_squares)
 
 
 def test_least_squares_does_what_it_must():

@@ -18,7 +18,7 @@ from torch import Tensor
 from looped.models.base import LoopedModel
 from looped.models.fusing import obstacle
 from looped.models.loop import unroll
-from looped.models.query_stream import asking, can_ask
+from looped.models.query_stream import query_stream, supports_query_stream
 from looped.prompt import AnyPrompt, Prompt
 from looped.tasks.questions import Questions
 from looped.tasks.shifts import Shift, Shifted
@@ -168,13 +168,13 @@ def _errors_by_loop(
 
             return _score(task, answers_by_loop(cast(Any, model), part.prompt, loops=loops), part)
         return _unrolled(model, part.prompt, loops, lambda outputs: _score(task, outputs, part))
-    if not can_ask(model):
+    if not supports_query_stream(model):
         return _score(task, _answer(lambda prompt: model(prompt, loops=loops, keep=loops), part), part)
     prompt = part.prompt
     assert isinstance(prompt, Prompt)
     batch = len(prompt.xs)
     both = Prompt(torch.cat((prompt.xs, part.queries)), torch.cat((prompt.ys, prompt.ys)))
-    with asking(model, batch):
+    with query_stream(model, batch):
         return _unrolled(model, both, loops, lambda outputs: _score(task, outputs[batch:], part))
 
 

@@ -6,12 +6,14 @@ from looped.studies.panels import Axis, Panels
 from looped.studies.quantities import (
     area,
     at,
+    average,
     best,
     curve,
     drift,
     gap,
     geomean,
     last,
+    least_rise,
     loops_to,
     mean,
     within_factor,
@@ -21,6 +23,6 @@ from looped.studies.study import Context, Study
 from looped.studies.table import Cell, Table
 
 __all__ = [
-    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "area", "at", "best",
-    "claim", "curve", "drift", "gap", "geomean", "last", "loops_to", "mean", "within_factor", "worst",
+    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "area", "at", "average",
+    "best", "claim", "curve", "drift", "gap", "geomean", "last", "least_rise", "loops_to", "mean", "within_factor", "worst",
 ]  # fmt: skip

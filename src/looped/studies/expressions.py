@@ -326,7 +326,7 @@ class OverLabel(Quantity):
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
         """The reduced value, place by place."""
-        columns = [readings for _, readings in self._each(table, bound)]
+        columns = [readings for _, readings in self.by_label(table, bound)]
         return {
             place: reduce(OVER_LABEL[self.how], [column[place] for column in columns if place in column])
             for place in columns[0]
@@ -334,13 +334,14 @@ class OverLabel(Quantity):
 
     def details(self, table: Table, bound: Labels | None = None) -> list[str]:
         """The value for every label."""
-        columns = self._each(table, bound)
+        columns = self.by_label(table, bound)
         if any(list(readings) != [None] for _, readings in columns):
             return []
         listed = ", ".join(f"{text(label)}: {readings[None].mean:.3g}" for label, readings in columns)
         return [f"by {self.over}: {listed}"]
 
-    def _each(self, table: Table, bound: Labels | None) -> list[tuple[Any, Readings]]:
+    def by_label(self, table: Table, bound: Labels | None) -> list[tuple[Any, Readings]]:
+        """The quantity for every value of the label for which it is measured."""
         labels = table.labels(self.over) if self.among is None else self.among
         columns = []
         for label in labels:

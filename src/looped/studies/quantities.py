@@ -14,6 +14,7 @@ from typing import Any
 
 from looped.studies.checks import Check, Condition
 from looped.studies.expressions import Curve, Drift, OverLabel, PlaceWhere, Quantity, quantity
+from looped.studies.reductions import Average, LeastRise
 from looped.studies.table import X
 
 
@@ -70,6 +71,16 @@ def mean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quan
 def geomean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The geometric mean over all values of a label."""
     return OverLabel(inner, "geometric mean", over, None if among is None else tuple(among))
+
+
+def average(inner: Quantity) -> Quantity:
+    """The mean over seeds as one number, with its 90% bootstrap interval: for claims about a mean over trials."""
+    return Average(inner)
+
+
+def least_rise(inner: Quantity, over: str) -> Quantity:
+    """The least factor from one value of a label to the next; above 1 the quantity rises all along."""
+    return LeastRise(inner, "least rise", over)
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:

@@ -31,7 +31,9 @@ class Value:
         """What the interval is: the range over seeds, or an interval over prompts."""
         if self.seeds > 1:
             return f"mean of {self.seeds} seeds"
-        return "one seed, 90% interval over prompts" if self.seeds else "no training"
+        if self.seeds == 1:
+            return "one seed" + (", 90% interval over prompts" if self.low != self.high else "")
+        return "no training"
 
     def __str__(self) -> str:
         spread = f" [{self.low:.3g}, {self.high:.3g}]" if self.low != self.high else ""

@@ -4,6 +4,7 @@ from looped.studies.claims import Learned, Published, claim
 from looped.studies.measures import Curves
 from looped.studies.panels import Axis, Panels
 from looped.studies.quantities import (
+    along,
     area,
     at,
     average,
@@ -13,7 +14,6 @@ from looped.studies.quantities import (
     gap,
     geomean,
     last,
-    least_rise,
     loops_to,
     mean,
     within_factor,
@@ -23,6 +23,28 @@ from looped.studies.study import Context, Study
 from looped.studies.table import Cell, Table
 
 __all__ = [
-    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "area", "at", "average",
-    "best", "claim", "curve", "drift", "gap", "geomean", "last", "least_rise", "loops_to", "mean", "within_factor", "worst",
-]  # fmt: skip
+    "Axis",
+    "Cell",
+    "Context",
+    "Curves",
+    "Learned",
+    "Panels",
+    "Published",
+    "Study",
+    "Table",
+    "along",
+    "area",
+    "at",
+    "average",
+    "best",
+    "claim",
+    "curve",
+    "drift",
+    "gap",
+    "geomean",
+    "last",
+    "loops_to",
+    "mean",
+    "within_factor",
+    "worst",
+]

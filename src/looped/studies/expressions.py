@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import operator
 import statistics
@@ -12,7 +14,7 @@ from typing import Any
 
 from looped.studies.checks import Check, Condition
 from looped.studies.table import Cell, Series, Table, X, text
-from looped.studies.values import Value, apply, exact, geometric_mean, quotient, reduce, seeded
+from looped.studies.values import Value, apply, averaged, exact, geometric_mean, quotient, reduce, seeded
 
 Labels = Mapping[str, Any]
 """Label -> value, or the builtins `max` and `min`."""
@@ -55,7 +57,7 @@ class Quantity(ABC):
                 lines += part.details(table, bound)
         return list(dict.fromkeys(lines))
 
-    def at(self, x: X) -> Quantity:
+    def at(self, x: X | Quantity) -> Quantity:
         """At one place of the axis."""
         return Place(self, x)
 
@@ -78,6 +80,10 @@ class Quantity(ABC):
     def largest(self, between: tuple[float, float] | None = None) -> Quantity:
         """The largest value along the axis."""
         return OverAxis(self, "largest", between)
+
+    def successive(self) -> Quantity:
+        """The ratio of every value along the axis to the one before it."""
+        return Successive(self)
 
     def __add__(self, other: Quantity | float) -> Quantity:
         return Arithmetic("+", self, quantity(other))
@@ -149,7 +155,9 @@ class Curve(Quantity):
             cells = [cell for cell in cells if cell[name] == wanted]
         for name, wanted in (bound or {}).items():
             if name not in self.labels:
-                cells = [cell for cell in cells if cell.get(name, wanted) == wanted]
+                # a baseline that lacks the label goes with all its values, unless a cell has just this one
+                exact = [cell for cell in cells if cell.get(name) == wanted]
+                cells = exact or [cell for cell in cells if name not in cell]
         if not cells:
             raise NotMeasured(f"no cell has `{self}`")
         if len(cells) > 1:
@@ -195,21 +203,25 @@ class Place(Quantity):
     """A curve at one place."""
 
     curve: Quantity
-    x: X
+    x: X | Quantity
     by_index: bool = False
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The value there."""
+        """The value there; of a place that is itself measured, such as the trained loops, at most the last one."""
         readings = self.curve.read(table, bound)
-        place = list(readings)[int(self.x)] if self.by_index else self.x
+        place: Any = self.x
+        if isinstance(self.x, Quantity):
+            place = min(int(self.x.value(table, bound).mean), list(readings)[-1])  # type: ignore[type-var]
+        elif self.by_index:
+            place = list(readings)[int(self.x)]
         if place not in readings:
-            raise NotMeasured(f"`{self.curve}` has no place {self.x}")
+            raise NotMeasured(f"`{self.curve}` has no place {place}")
         return {None: readings[place]}
 
     def __str__(self) -> str:
         if self.by_index:
             return f"{'last' if self.x == -1 else 'first'} {self.curve}"
-        return f"{self.curve} at {text(self.x)}"
+        return f"{self.curve} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
 
 
 OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "least": min, "largest": max}
@@ -316,45 +328,80 @@ OVER_LABEL: dict[str, Callable[[Sequence[float]], float]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class OverLabel(Quantity):
-    """A quantity over all values of a label."""
+class Along(Quantity):
+    """A number for every value of a label, as a curve along that label."""
 
     inner: Quantity
-    how: str
     over: str
     among: tuple[Any, ...] | None = None
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The reduced value, place by place."""
-        columns = [readings for _, readings in self.by_label(table, bound)]
-        return {
-            place: reduce(OVER_LABEL[self.how], [column[place] for column in columns if place in column])
-            for place in columns[0]
-        }
+        """One place for each value of the label for which the number was measured."""
+        labels = table.labels(self.over) if self.among is None else self.among
+        readings: Readings = {}
+        for label in labels:
+            with contextlib.suppress(NotMeasured):
+                readings[label] = self.inner.value(table, {**(bound or {}), self.over: label})
+        if not readings:
+            raise NotMeasured(f"`{self.inner}` is not measured for any {self.over}")
+        return readings
 
     def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """The value for every label."""
-        columns = self.by_label(table, bound)
-        if any(list(readings) != [None] for _, readings in columns):
-            return []
-        listed = ", ".join(f"{text(label)}: {readings[None].mean:.3g}" for label, readings in columns)
-        return [f"by {self.over}: {listed}"]
-
-    def by_label(self, table: Table, bound: Labels | None) -> list[tuple[Any, Readings]]:
-        """The quantity for every value of the label for which it is measured."""
-        labels = table.labels(self.over) if self.among is None else self.among
-        columns = []
-        for label in labels:
-            try:
-                columns.append((label, self.inner.read(table, {**(bound or {}), self.over: label})))
-            except NotMeasured:
-                continue
-        if not columns:
-            raise NotMeasured(f"`{self.inner}` is not measured for any {self.over}")
-        return columns
+        """The number for every label."""
+        readings = self.read(table, bound)
+        return [
+            f"{self.inner} by {self.over}: "
+            + ", ".join(f"{text(x)}: {value.mean:.3g}" for x, value in readings.items())
+        ]
 
     def __str__(self) -> str:
-        return f"{self.inner}, {self.how} over {self.over}"
+        return f"{self.inner} by {self.over}"
+
+
+@dataclass(frozen=True, eq=False)
+class Average(Quantity):
+    """The mean over seeds as one number, with a bootstrap interval over seeds."""
+
+    inner: Quantity
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """Place by place."""
+        return {place: averaged(value) for place, value in self.inner.read(table, bound).items()}
+
+    def __str__(self) -> str:
+        return f"mean {self.inner}"
+
+
+@dataclass(frozen=True, eq=False)
+class Successive(Quantity):
+    """The ratio of every value along the axis to the one before it."""
+
+    curve: Quantity
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """One place less than the curve has."""
+        readings = list(self.curve.read(table, bound).items())
+        if len(readings) < 2:
+            raise NotMeasured(f"`{self.curve}` has one place only")
+        return {place: apply(quotient, value, before) for (_, before), (place, value) in itertools.pairwise(readings)}
+
+    def __str__(self) -> str:
+        return f"ratio of each {self.curve} to the one before"
+
+
+@dataclass(frozen=True, eq=False)
+class OverLabel(Quantity):
+    """A worst, best or mean over the values of a label."""
+
+    along: Quantity
+    how: str
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """The reduced value."""
+        return {None: reduce(OVER_LABEL[self.how], list(self.along.read(table, bound).values()))}
+
+    def __str__(self) -> str:
+        return f"{self.how} {self.along}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,33 +439,3 @@ def first_place(places: Sequence[float], values: Sequence[float], level: float, 
             share = before / (before + math.log(level / value))
             return places[index - 1] + share * (places[index] - places[index - 1])
     return math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class Drift(Quantity):
-    """Error after the most loops over the error at the trained loops; 1 is a fixed point."""
-
-    labels: Labels
-    of: str = "by_loops"
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The ratio."""
-        curve = Curve(self.of, self.labels)
-        readings = curve.read(table, bound)
-        most = list(readings)[-1]
-        trained = int(Curve("trained_loops", self.labels).value(table, bound).mean)
-        near = min(trained, most) if isinstance(most, int) else trained
-        return {None: apply(quotient, readings[most], readings[near])}
-
-    def leaves(self) -> Iterator[Curve]:
-        """The curve it reads."""
-        yield Curve(self.of, self.labels)
-
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """Where its two ends lie."""
-        most = list(Curve(self.of, self.labels).read(table, bound))[-1]
-        trained = int(Curve("trained_loops", self.labels).value(table, bound).mean)
-        return [f"error after {most} loops over the error after {trained}, the most in training"]
-
-    def __str__(self) -> str:
-        return str(Curve("error far past the trained loops over the error at them", self.labels))

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Curve, Drift, OverLabel, PlaceWhere, Quantity, quantity
-from looped.studies.reductions import Average, LeastRise
+from looped.studies.expressions import Along, Average, Curve, OverLabel, PlaceWhere, Quantity, quantity
 from looped.studies.table import X
 
 
@@ -23,7 +22,7 @@ def curve(of: str = "by_examples", **labels: Any) -> Quantity:
     return Curve(of, labels)
 
 
-def at(x: X, of: str = "by_examples", **labels: Any) -> Quantity:
+def at(x: X | Quantity, of: str = "by_examples", **labels: Any) -> Quantity:
     """The quantity at one place of its axis."""
     return Curve(of, labels).at(x)
 
@@ -39,8 +38,9 @@ def area(of: str = "by_examples", between: tuple[float, float] | None = None, **
 
 
 def drift(of: str = "by_loops", **labels: Any) -> Quantity:
-    """Error after the most loops over the error at the trained loops."""
-    return Drift(labels, of)
+    """Error after the most loops over the error at the trained loops; 1 is a fixed point."""
+    errors = Curve(of, labels)
+    return errors.last() / errors.at(Curve("trained_loops", labels))
 
 
 def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool = False, **labels: Any) -> Quantity:
@@ -53,34 +53,34 @@ def gap(above: Quantity, below: Quantity) -> Quantity:
     return (above - below).largest()
 
 
+def along(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
+    """The number for every value of a label, as a curve along that label."""
+    return Along(inner, over, None if among is None else tuple(among))
+
+
 def worst(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The largest value over all values of a label."""
-    return OverLabel(inner, "worst", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "worst")
 
 
 def best(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The least value over all values of a label."""
-    return OverLabel(inner, "best", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "best")
 
 
 def mean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The mean over all values of a label."""
-    return OverLabel(inner, "mean", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "mean")
 
 
 def geomean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The geometric mean over all values of a label."""
-    return OverLabel(inner, "geometric mean", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "geometric mean")
 
 
 def average(inner: Quantity) -> Quantity:
     """The mean over seeds as one number, with its 90% bootstrap interval: for claims about a mean over trials."""
     return Average(inner)
-
-
-def least_rise(inner: Quantity, over: str) -> Quantity:
-    """The least factor from one value of a label to the next; above 1 the quantity rises all along."""
-    return LeastRise(inner, "least rise", over)
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:

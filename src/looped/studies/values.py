@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
+
+from looped.evaluation.bootstrap import bootstrap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,14 @@ def reduce(function: Callable[[Sequence[float]], float], values: Sequence[Value]
         return seeded(numbers, seeds=seeds)
     low, high = (function([getattr(value, end) for value in values]) for end in ("low", "high"))
     return Value(by_seed=tuple(numbers), low=min(low, high), high=max(low, high), seeds=seeds)
+
+
+def averaged(value: Value) -> Value:
+    """The mean over seeds as one number, with its 90% bootstrap interval over seeds."""
+    if len(value.by_seed) == 1:
+        return value
+    _, low, high = bootstrap(torch.tensor(value.by_seed, dtype=torch.float64))
+    return replace(value, by_seed=(value.mean,), low=float(low), high=float(high))
 
 
 def quotient(above: float, below: float) -> float:

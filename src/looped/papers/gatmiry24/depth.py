@@ -7,7 +7,7 @@ from dataclasses import replace
 from looped.papers.gatmiry24.covariances import Sampled
 from looped.papers.gatmiry24.families import SETTINGS, SETUPS, Losses, Models, axis, best_of
 from looped.papers.gatmiry24.training import KINDS, SAMPLED, Kind, spread
-from looped.studies import Cell, Learned, Panels, Study, claim, last, least_rise, loops_to, worst
+from looped.studies import Cell, Learned, Panels, Study, along, claim, last, loops_to, worst
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
 
@@ -52,8 +52,8 @@ def more_with_kappa(kind: Kind, what: str, setting: str) -> Claim:
     return claim(
         f"{setting}.more_with_kappa",
         f"The larger kappa, the more {what} are needed for a small loss (Section 5, Figure 1); {setting}.",
-        least_rise(needed(setting, kind), over="kappa") > 1,
-        beside={"with the best weights": least_rise(needed(setting, best_of(kind)), over="kappa")},
+        along(needed(setting, kind), "kappa").successive().least() > 1,
+        beside={"with the best weights": along(needed(setting, best_of(kind)), "kappa").successive().least()},
     )
 
 

@@ -25,8 +25,8 @@ from looped.experiment import Experiment, TrainConfig
 from looped.files import read_tensors, write_tensors
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
+from looped.training.folder import checkpoint_path
 from looped.training.points import Point, points, standing
-from looped.training.run import checkpoint_path
 from looped.training.sweep import sweep, table, write_table
 from looped.training.trainer import train
 

@@ -29,8 +29,8 @@ from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.executors import Executor
+from looped.training.folder import checkpoint_path, read_checkpoint
 from looped.training.points import Point, Standing, last_metrics, points, standing
-from looped.training.run import checkpoint_path, read_checkpoint
 from looped.training.sweep import sweep
 
 TOLERANCE = 1e-5

@@ -27,7 +27,8 @@ from looped.papers.gatmiry24.losses import exact_loss, residual
 from looped.papers.gatmiry24.training import Member, mixture
 from looped.prompt import Prompt
 from looped.tasks.isotropic import IsotropicRegression
-from looped.training.family import Clip, train_family
+from looped.training.clip import Clip
+from looped.training.family import train_family
 
 D, N, DEPTH, KEPT = 10, 20, 8, 100
 
@@ -56,7 +57,7 @@ def as_one_batch(models: int, steps: int) -> float:
             return (exact_loss(family["score"], depths, s[None]) * weights).sum(-1)
 
         clip = Clip(norm=0.01, over="matrix")
-        return train_family({"score": part}, loss, steps=steps, optimizer=adam, clip=clip).losses[-1]
+        return train_family({"score": part}, loss, folder=None, steps=steps, optimizer=adam, clip=clip).losses[-1]
 
     together, alone = train(start), torch.cat([train(one) for one in start.split(1)])
     torch.testing.assert_close(together, alone, rtol=1e-10, atol=1e-12)

@@ -34,8 +34,9 @@ import torch
 from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
+from looped.training.folder import checkpoint_path
 from looped.training.grid import train_grid
-from looped.training.run import Run, checkpoint_path
+from looped.training.run import Run
 from looped.training.trainer import train
 
 TRAIN = TrainConfig(

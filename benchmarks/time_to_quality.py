@@ -25,7 +25,7 @@ from looped.evaluation.curves import evaluate
 from looped.experiment import TrainConfig
 from looped.files import write_json
 from looped.recipes import experiment
-from looped.training.run import provenance
+from looped.training.provenance import provenance
 from looped.training.trainer import train
 
 PUBLISHED = {20: 0.0242, 40: 7.8e-4}

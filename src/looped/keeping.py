@@ -20,8 +20,10 @@ from looped.files import finite, log, read_json, write_bytes, write_json
 from looped.models.base import LoopedModel
 from looped.models.loop import check_loops
 from looped.tasks.task import Task
+from looped.training.folder import Checkpoint
 from looped.training.kept import is_kept
-from looped.training.run import Checkpoint, Run, provenance
+from looped.training.provenance import provenance
+from looped.training.run import Run
 
 MOST_BYTES = 15_000_000
 """Largest file that is kept."""

@@ -24,7 +24,7 @@ from looped.files import check_folder, read_json, write_json
 from looped.studies.claims import JudgedClaim
 from looped.studies.study import Context, Study
 from looped.studies.table import Table
-from looped.training.run import provenance
+from looped.training.provenance import provenance
 
 FORMAT = 2
 """Version of a result file; version 1 held nested data of every figure's own."""

@@ -11,6 +11,7 @@ import torch
 
 from looped.evaluation.claims import Settings
 from looped.experiment import Experiment
+from looped.functional.streams import stream
 from looped.models.batch_last import to_last
 from looped.models.kernel_transformer import restricted
 from looped.papers.gatmiry24 import best, chebyshev, depth, forms, losses, windows
@@ -30,7 +31,6 @@ from looped.papers.gatmiry24.training import (
 from looped.prompt import Prompt
 from looped.recipes import recipes
 from looped.tasks.isotropic import IsotropicRegression
-from looped.training.trainer import stream
 
 D, N = 4, 7
 
@@ -219,11 +219,11 @@ def test_each_seed_has_its_own_prompts():
         Prompts(members[::-1], {"prompt_seed": 0}, torch.device("cpu"))
 
 
-def test_training_reaches_the_best_polynomial_in_the_exact_setting():
+def test_training_reaches_the_best_polynomial_in_the_exact_setting(tmp_path):
     members = [Member(depth=3, seed=seed, **spread(4)) for seed in (0, 1)]
     sizes = {"d": 3, "steps": 250, "rate": 0.05, "halve": 0.1, "betas": [0.9, 0.99], "clip": 0.1, "std": 1e-2}
     for kind in ("looped", "multilayer"):
-        score = train(kind, "exact", members, sizes, Settings(scale="cpu"), lambda share: None)
+        score = train(kind, "exact", members, sizes, Settings(scale="cpu", runs=tmp_path), lambda share: None)
         nodes = members[0].nodes()
         expected = depth.best_loss(kind, 3, nodes)
         found = losses_on_windows("exact", score, members, [None], sizes)[0]
@@ -234,9 +234,9 @@ FIGURES = (depth.fig1a, depth.fig1b, windows.fig2, chebyshev.beyond_chebyshev, f
 
 
 @pytest.fixture(scope="module")
-def measured():
+def measured(tmp_path_factory):
     """Every figure at smoke scale, through JSON."""
-    settings = Settings(scale="smoke")
+    settings = Settings(scale="smoke", runs=tmp_path_factory.mktemp("runs"))
     return {one.name: json.loads(json.dumps(one.measure(one.settings["smoke"], settings))) for one in FIGURES}
 
 

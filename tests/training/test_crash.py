@@ -22,8 +22,9 @@ from looped.files import Busy, digest, locked, read_tensors, write_json, write_t
 from looped.functional.schedules import Staircase
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
+from looped.training.folder import checkpoint_path
 from looped.training.grid import train_grid
-from looped.training.run import Run, checkpoint_path, load
+from looped.training.run import Run, load
 from looped.training.stopping import Interrupted, NotSaved
 from looped.training.trainer import Trainer, train, train_seeds
 
@@ -179,7 +180,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(stopped, monkey
     def refuse(file, mode):
         raise OSError(errno.EMFILE, "Too many open files", str(file))
 
-    monkeypatch.setattr("looped.training.run.open", refuse, raising=False)
+    monkeypatch.setattr("looped.training.folder.open", refuse, raising=False)
     with pytest.raises(OSError, match="Too many open files"):
         stopped.latest(mend=True)
     monkeypatch.undo()
@@ -276,7 +277,7 @@ def test_only_what_was_judged_alike_can_be_best(tmp_path):
 
 def test_a_reader_is_not_misled_by_files_that_vanish(stopped, monkeypatch, caplog):
     """Between the listing and the reading the training process has gone on by two checkpoints."""
-    from looped.training import run as module
+    from looped.training import folder as module
 
     read = module.read_tensors
 
@@ -532,7 +533,7 @@ def test_a_full_disk_stops_with_a_line_and_the_run_goes_on_exactly(small_disk, w
     run = Run.open(path)
     assert run.latest().step == 4
     assert list(path.rglob(".*")) == []
-    with pytest.raises(NotSaved, match=r"Free some space, then go on with the same command"):
+    with pytest.raises(NotSaved, match=r"Free some space. Go on with the same command"):
         train(EXPERIMENT, out=small_disk)  # still full
     assert run.latest().step == 4
     assert capfd.readouterr().err == ""

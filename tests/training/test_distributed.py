@@ -14,7 +14,8 @@ import torch
 from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression
 from looped.training.distributed import ALONE, LostRank, Onlooker, Team, join, launched, leads
-from looped.training.run import Run, checkpoint_path
+from looped.training.folder import checkpoint_path
+from looped.training.run import Run
 from looped.training.trainer import Trainer, train, train_seeds
 
 pytestmark = pytest.mark.xdist_group("ranks")

@@ -11,6 +11,7 @@ from looped.functional.schedules import RandomDepth, Staircase
 from looped.models.decoder import DecoderConfig
 from looped.models.kernel_transformer import restricted
 from looped.tasks.regression import LinearRegression
+from looped.training.batches import Batches
 from looped.training.determinism import check_determinism
 from looped.training.engine import ENGINES, Graphs, Plain, fusible, split
 from looped.training.optim import Optimizers
@@ -93,9 +94,9 @@ def test_prompts_are_cut_behind_the_scored_pairs_and_training_is_the_same(tmp_pa
     """A causal model's loss does not see what is cut: equal to uncut prompts up to the order of sums."""
     config = with_train(active_points=Staircase(start=2, stop=8, by=1, every=1), dtype="float64")
     trainer = Trainer([Run.create(tmp_path / "a", config)], CPU)
-    assert [trainer.kept_pairs(step) for step in range(6)] == [2, 4, 4, 6, 6, 8]
+    assert [trainer.batches.num_pairs(step) for step in range(6)] == [2, 4, 4, 6, 6, 8]
     cut = train(config, folder=tmp_path / "cut")
-    monkeypatch.setattr(Trainer, "kept_pairs", lambda self, step: None)
+    monkeypatch.setattr(Batches, "num_pairs", lambda self, step: None)
     whole = train(config, folder=tmp_path / "whole")
     for one, other in zip(cut.metrics(), whole.metrics(), strict=True):
         assert one == pytest.approx(other, rel=1e-9)

@@ -1,17 +1,29 @@
-"""A family trained as one batch equals each model trained alone."""
+"""A family trained as one batch equals each model trained alone; a family's folder goes on after a stop."""
+
+import itertools
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
 
 from looped.experiment import OptimizerConfig
+from looped.files import read_json, write_json
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.models.blocks import unstack
 from looped.models.kernel_transformer import functional, restricted
 from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression
-from looped.training.family import Clip, build_family, train_family
+from looped.training import training_loop
+from looped.training.clip import Clip
+from looped.training.family import build_family, family_folder, load_family, train_family
+from looped.training.provenance import commit
+from looped.training.rollback import Rollback
+from looped.training.stopping import Interrupted, stop_signals
 
 D, N, STEPS = 3, 6, 12
+train_in_memory = partial(train_family, folder=None)
 
 
 def prompts(seed: int, step: int) -> Prompt:
@@ -54,9 +66,9 @@ def test_each_model_is_trained_as_if_alone(clip):
     config = functional(d=D, loops=2, layers=2, kernel=lambda u, v: (u @ v.mT / 4).exp(), init_std=0.1)
     seeds = (3, 7, 11)
     options = {"steps": STEPS, "optimizer": OPTIMIZER, "clip": clip, "every": 4, "log_every": 2}
-    together = train_family(build_family(config, seeds, dtype=torch.float64), loss, draw=draw(seeds), **options)
+    together = train_in_memory(build_family(config, seeds, dtype=torch.float64), loss, draw=draw(seeds), **options)
     for index, seed in enumerate(seeds):
-        alone = train_family(build_family(config, [seed], dtype=torch.float64), loss, draw=draw([seed]), **options)
+        alone = train_in_memory(build_family(config, [seed], dtype=torch.float64), loss, draw=draw([seed]), **options)
         torch.testing.assert_close(together.losses[:, index], alone.losses[:, 0], rtol=1e-10, atol=1e-10)
         mine, theirs = unstack(together.family)[index], unstack(alone.family)[0]
         for name, weight in theirs.named_parameters():
@@ -69,7 +81,7 @@ def test_against_a_plain_loop_of_torch():
     config = restricted(d=D, loops=3, layers=3, init_std=0.1)
     family = build_family(config, [5], dtype=torch.float64)
     single = unstack(family)[0]
-    trained = train_family(family, loss, steps=STEPS, optimizer=OPTIMIZER, clip=Clip(norm=0.2), draw=draw([5]))
+    trained = train_in_memory(family, loss, steps=STEPS, optimizer=OPTIMIZER, clip=Clip(norm=0.2), draw=draw([5]))
     adam = torch.optim.AdamW(single.parameters(), lr=0.05, betas=(0.9, 0.95), weight_decay=0.01)
     for step in range(STEPS):
         adam.param_groups[0]["lr"] = 0.05 * Trapezoid(decay=0.5)(step, STEPS)
@@ -94,7 +106,7 @@ def test_tiny_layer_norms_make_adam_take_normalised_steps():
 
     norms = (1e-12, 4e-12)
     optimizer = OptimizerConfig(kind="adamw", learning_rate=0.1, betas=(0.9, 0.9))
-    trained = train_family(start, valley, steps=1, optimizer=optimizer, clip=Clip(norm=norms, over="layer"))
+    trained = train_in_memory(start, valley, steps=1, optimizer=optimizer, clip=Clip(norm=norms, over="layer"))
     moved = ((trained.family["a"] - 1).square().sum(-1) + (trained.family["b"] - 1).square()).sqrt()
     expected = 0.1 * torch.tensor(norms, dtype=torch.float64) / 1e-8
     torch.testing.assert_close(moved, expected.expand(2, 2), rtol=1e-3, atol=0)
@@ -104,7 +116,7 @@ def test_tiny_layer_norms_make_adam_take_normalised_steps():
 def test_a_model_that_diverges_leaves_the_others_alone():
     start = {"w": torch.tensor([[1.0], [torch.inf]], dtype=torch.float64)}
     optimizer = OptimizerConfig(learning_rate=0.1, clip=1.0)
-    trained = train_family(start, lambda w, _: w["w"].square().sum(1), steps=60, optimizer=optimizer)
+    trained = train_in_memory(start, lambda w, _: w["w"].square().sum(1), steps=60, optimizer=optimizer)
     assert trained.losses[-1, 0] < 0.05
     assert not trained.losses[-1, 1].isfinite()
 
@@ -116,7 +128,7 @@ def test_batches_last_and_watch_sees_start_and_end():
         seen.append(step)
         return torch.tensor(float(step))
 
-    trained = train_family(
+    trained = train_in_memory(
         {"w": torch.zeros(2, 1)},
         lambda weights, value: (weights["w"][:, 0] - value).square(),
         steps=7,
@@ -138,7 +150,7 @@ def test_batches_last_and_watch_sees_start_and_end():
 def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
     options = {"steps": 6, "optimizer": OptimizerConfig(learning_rate=0.1)}
     results = [
-        train_family({"w": torch.ones(1, 2)}, lambda w, _: w["w"].square().sum(1), graph=graph, **options).losses
+        train_in_memory({"w": torch.ones(1, 2)}, lambda w, _: w["w"].square().sum(1), graph=graph, **options).losses
         for graph in (False, True)
     ]
     assert torch.equal(*results)
@@ -147,8 +159,123 @@ def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
 def test_bad_settings_are_named():
     start, optimizer = {"w": torch.ones(1, 2)}, OptimizerConfig(clip=1.0)
     with pytest.raises(ValueError, match="`steps` must be at least 1; got 0"):
-        train_family(start, lambda w, _: w["w"].sum(1), steps=0, optimizer=optimizer)
+        train_in_memory(start, lambda w, _: w["w"].sum(1), steps=0, optimizer=optimizer)
     with pytest.raises(ValueError, match="clipped once"):
-        train_family(start, lambda w, _: w["w"].sum(1), steps=1, optimizer=optimizer, clip=Clip(norm=1.0))
+        train_in_memory(start, lambda w, _: w["w"].sum(1), steps=1, optimizer=optimizer, clip=Clip(norm=1.0))
     with pytest.raises(ValueError, match="Set `over` to layer"):
         Clip(norm=(1.0, 2.0))
+
+
+IDENTITY = {"what": "a valley"}
+
+
+def train_valley(folder, *, steps=40, tell=None, rollback=None, identity=IDENTITY, **options):
+    """Three models on noisy parabolas, with prompts from two generators, every third step a new batch."""
+    generators = [torch.Generator().manual_seed(seed) for seed in (1, 2)]
+
+    def noise(step):
+        return torch.stack([torch.randn(3, 2, generator=generator) for generator in generators]).sum(0)
+
+    return train_family(
+        {"w": torch.linspace(-1, 1, 6).view(3, 2)},
+        lambda family, batch: 1 + (family["w"] - 0.1 * batch).square().sum(1),
+        folder=folder,
+        identity=identity,
+        steps=steps,
+        optimizer=OptimizerConfig(learning_rate=0.05, schedule=Trapezoid(decay=0.5)),
+        rollback=rollback,
+        draw=noise,
+        every=3,
+        generators=generators,
+        log_every=2,
+        checkpoint_seconds=0,
+        watch=lambda family: family["w"].norm(dim=1),
+        progress=tell,
+        **options,
+    )
+
+
+def assert_same(left, right):
+    assert left.steps == right.steps
+    assert torch.equal(left.family["w"], right.family["w"])
+    assert torch.equal(left.losses, right.losses)
+    assert torch.equal(left.watched, right.watched)
+
+
+@pytest.mark.parametrize("rollback", [None, Rollback()], ids=["adam", "rollback"])
+@pytest.mark.parametrize("stop", [6, 19, 36])
+def test_a_stopped_family_goes_on_and_ends_with_the_same_bits(tmp_path, stop, rollback):
+    whole = train_valley(None, rollback=rollback)
+    folder = family_folder(tmp_path, "valley", IDENTITY)
+
+    def interrupt(done):
+        if done >= stop:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"stopped at step \d+ of 40; saved in .*valley-.*Go on with the same"):
+        train_valley(folder, rollback=rollback, tell=interrupt)
+    assert load_family(folder) is None
+    assert_same(train_valley(folder, rollback=rollback), whole)
+
+
+def test_a_finished_family_is_loaded_and_not_trained(tmp_path):
+    folder = family_folder(tmp_path, "valley", IDENTITY)
+    trained = train_valley(folder)
+    files = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    again = train_valley(folder, tell=lambda done: pytest.fail("it was trained again"))
+    assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == files
+    assert_same(again, trained)
+    loaded = load_family(folder)
+    assert_same(loaded, trained)
+    assert trained.seconds == again.seconds == loaded.seconds > 0
+    assert loaded.folder.provenance()["commit"] == commit()
+    assert load_family(tmp_path / "nothing") is None
+
+
+def test_seconds_and_commits_add_up_over_processes(tmp_path, monkeypatch):
+    ticks = itertools.count()
+    monkeypatch.setattr(training_loop.time, "monotonic", lambda: float(next(ticks)))
+
+    def interrupt(done):
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted):
+        train_valley(tmp_path / "a", tell=interrupt)
+    earlier = read_json(tmp_path / "a" / "provenance.json")
+    write_json(tmp_path / "a" / "provenance.json", {**earlier, "commit": "abc1234"})
+    trained = train_valley(tmp_path / "a")
+    last = trained.folder.provenance()
+    assert last["train_seconds"] == trained.seconds > earlier["train_seconds"] + 30
+    assert (last["commit"], last["earlier_commits"]) == (commit(), ["abc1234"])
+
+
+def test_a_folder_of_another_family_is_refused(tmp_path):
+    train_valley(tmp_path / "a")
+    for other in ({"steps": 20}, {"identity": {"what": "a hill"}}, {"rollback": Rollback(calm=5)}):
+        with pytest.raises(ValueError, match="holds another family"):
+            train_valley(tmp_path / "a", **other)
+    with pytest.raises(ValueError, match="needs the family's `identity`"):
+        train_valley(tmp_path / "b", identity=None)
+    with pytest.raises(ValueError, match="letters, digits"):
+        family_folder(tmp_path, "../a", {})
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_damaged_checkpoint_costs_what_came_after_the_one_before_it(tmp_path, caplog):
+    whole = train_valley(tmp_path / "whole")
+    train_valley(tmp_path / "a")
+    last = max((tmp_path / "a" / "checkpoints").iterdir())
+    last.write_bytes(last.read_bytes()[:-9])
+    assert_same(train_valley(tmp_path / "a"), whole)
+    assert "is damaged" in caplog.text
+
+
+def test_families_in_threads_stop_when_the_main_thread_says_so(tmp_path):
+    with stop_signals() as stop, ThreadPoolExecutor(2) as workers:
+        jobs = [workers.submit(train_valley, tmp_path / name, steps=10**6) for name in "ab"]
+        while not all((tmp_path / name / "checkpoints").exists() for name in "ab"):
+            pass
+        stop.set()
+        for job in jobs:
+            with pytest.raises(Interrupted):
+                job.result()

@@ -18,6 +18,9 @@ from looped.experiment import Experiment, OptimizerConfig, TrainConfig
 from looped.functional.schedules import RandomDepth
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
+from looped.training.family import load_family, train_family
+from looped.training.folder import Folder
+from looped.training.rollback import Rollback
 from looped.training.run import Run
 from looped.training.trainer import train
 
@@ -173,6 +176,67 @@ def test_what_a_kill_leaves_can_be_read(server, tmp_path):
     assert run.metrics()[0]["step"] == 3
     assert told == list(range(1, 8))
     run.model()
+
+
+def family_child(folder, fatal_write, connection):
+    """Train a family under a rollback rule, a checkpoint after every step; tell every step."""
+    torch.set_num_threads(1)
+    if fatal_write is not None:
+        die_at_write(fatal_write)
+    generator = torch.Generator().manual_seed(3)
+    train_family(
+        {"w": torch.linspace(-1, 1, 6).view(3, 2)},
+        lambda family, batch: 1 + (family["w"] - 0.1 * batch).square().sum(1),
+        folder=folder,
+        identity={"what": "killed"},
+        steps=30,
+        optimizer=OptimizerConfig(learning_rate=0.05),
+        rollback=Rollback(),
+        draw=lambda step: torch.randn(3, 2, generator=generator),
+        every=4,
+        generators=[generator],
+        checkpoint_seconds=0,
+        watch=lambda family: family["w"].norm(dim=1),
+        progress=connection.send,
+    )
+    connection.send("finished")
+
+
+def test_kills_of_a_family_at_any_moment_change_nothing(server, tmp_path):
+    """Killed after a few steps, then each time a little later in a write; then left alone."""
+
+    def start_family(folder, fatal_write=None):
+        parent, end = server.Pipe()
+        process = server.Process(target=family_child, args=(str(tmp_path / folder), fatal_write, end))
+        process.start()
+        end.close()
+        return process, parent
+
+    process, connection = start_family("whole")
+    assert steps_told(connection)[-1] == "finished"
+    process.join()
+    process, connection = start_family("killed")
+    assert steps_told(connection, 6) == [1, 2, 3, 4, 5, 6]
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert load_family(tmp_path / "killed") is None
+    for moment in (1, 4, 8, 13, 21):
+        process, connection = start_family("killed", moment)
+        told = steps_told(connection)
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert 1 not in told  # it went on
+    process, connection = start_family("killed")
+    assert steps_told(connection)[-1] == "finished"
+    process.join()
+    whole, killed = (Folder(tmp_path / name, "").latest() for name in ("whole", "killed"))
+    assert killed.finished
+    assert killed.tensors.keys() == whole.tensors.keys()
+    for name, value in whole.tensors.items():
+        assert torch.equal(killed.tensors[name], value), name
+    seconds = [load_family(tmp_path / name).seconds for name in ("whole", "killed")]
+    assert min(seconds) > 0
 
 
 def command(arguments, stderr, connection):

@@ -118,7 +118,7 @@ def test_a_sequence_has_no_pairs_to_emphasise():
 
 def test_a_pool_of_sequences_is_used(tmp_path):
     trainer = Trainer([Run.create(tmp_path / "run", with_train(SERIES, pool=4))], torch.device("cpu"))
-    pool = {row.numpy().tobytes() for row in trainer.pool[0].tokens}
+    pool = {row.numpy().tobytes() for row in trainer.batches.pool[0].tokens}
     assert {row.numpy().tobytes() for step in range(9) for row in trainer.sample(step).tokens} == pool
 
 

@@ -19,9 +19,9 @@ from looped.papers import yang24
 from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.training import executors
 from looped.training.executors import Executor
+from looped.training.folder import checkpoint_path, read_checkpoint
 from looped.training.points import Standing, last_metrics, point, points, read_axes, read_file, standing
 from looped.training.processes import Processes
-from looped.training.run import checkpoint_path, read_checkpoint
 from looped.training.stopping import Interrupted
 from looped.training.sweep import (
     read_sweep,

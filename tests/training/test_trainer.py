@@ -17,7 +17,9 @@ from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.papers import cheng24
 from looped.tasks.regression import LinearRegression
-from looped.training.run import Run, checkpoint_path, command, load
+from looped.training.folder import checkpoint_path
+from looped.training.provenance import command
+from looped.training.run import Run, load
 from looped.training.stopping import Interrupted, stop_signals
 from looped.training.trainer import Diverged, Trainer, train, train_seeds
 
@@ -255,7 +257,7 @@ def test_weights_that_are_not_finite_are_not_saved_though_the_loss_was(tmp_path)
 
 def test_prompts_come_out_of_the_pool_and_all_of_it_is_used(tmp_path):
     trainer = Trainer([Run.create(tmp_path / "run", experiment(pool=5, batch=8))], torch.device("cpu"))
-    pool = {row.numpy().tobytes(): index for index, row in enumerate(trainer.pool[0].xs)}
+    pool = {row.numpy().tobytes(): index for index, row in enumerate(trainer.batches.pool[0].xs)}
     assert len(pool) == 5
     drawn = [trainer.sample(step) for step in range(6)]
     found = [pool[row.numpy().tobytes()] for prompt in drawn for row in prompt.xs]
@@ -327,7 +329,7 @@ def test_emphasis_is_refused_where_the_last_pair_alone_is_answered(tmp_path):
 def test_emphasis_is_taken_where_a_curriculum_begins_with_one_pair(tmp_path):
     config = experiment(active_points=Staircase(start=1, stop=4, by=1, every=2), emphasis=2.0, steps=3)
     trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu"))
-    assert trainer.kept_pairs(0) == 1
+    assert trainer.batches.num_pairs(0) == 1
     trainer.run_all()
     assert trainer.done == 3
 

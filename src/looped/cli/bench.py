@@ -22,7 +22,7 @@ from looped.files import finite, write_json
 from looped.papers.yang24 import Scale
 from looped.report.drawing import save_figure
 from looped.training.engine import ENGINES
-from looped.training.run import provenance
+from looped.training.provenance import provenance
 
 Count = list[int] | None
 

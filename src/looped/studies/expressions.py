@@ -296,7 +296,8 @@ class Arithmetic(Quantity):
 
     def __str__(self) -> str:
         word = {"/": "over", "-": "minus", "+": "plus", "*": "times"}[self.operator]
-        return f"{self.left} {word} {self.right}"
+        sides = [f"({side})" if isinstance(side, Arithmetic) else str(side) for side in (self.left, self.right)]
+        return f"{sides[0]} {word} {sides[1]}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,7 +61,7 @@ def _few(members: Sequence[Experiment], steps: int, device: torch.device | str, 
         for step in range(steps):
             trainer.step(step)
     state = {f"optimizer {name}": value for name, value in trainer.optimizers.tensors().items()}
-    random = {f"generator {index}": one.get_state() for index, one in enumerate(trainer.generators)}
+    random = {f"generator {index}": one.get_state() for index, one in enumerate(trainer.batches.generators)}
     return {name: value.clone() for name, value in {**trainer.weights(), **state, **random}.items()}
 
 

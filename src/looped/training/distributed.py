@@ -25,7 +25,8 @@ from torch import Tensor
 from looped.experiment import Experiment
 from looped.files import digest, locked
 from looped.prompt import P
-from looped.training.run import Checkpoint, Run, read_checkpoint
+from looped.training.folder import Checkpoint, read_checkpoint
+from looped.training.run import Run
 
 TIMEOUT = "LOOPED_RANK_TIMEOUT"
 """Environment variable: seconds after which a rank that does not answer counts as lost; 300 where it is not set."""
@@ -64,8 +65,8 @@ class Team:
         """Rank 0's lock stands for the whole team."""
         return locked(run.path / "lock", str(run.path)) if self.leads else contextlib.nullcontext()
 
-    def found(self, runs: Sequence[Run], find: Callable[[], list[Checkpoint | None]]) -> list[Checkpoint | None]:
-        """What rank 0 finds to go on from; the others read the same from the folder."""
+    def checkpoints(self, runs: Sequence[Run], find: Callable[[], list[Checkpoint | None]]) -> list[Checkpoint | None]:
+        """The checkpoints that rank 0 finds to go on from; the others read the same ones from the folder."""
         if not self.joined:
             return find()
         latest = find() if self.leads else []

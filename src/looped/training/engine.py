@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +22,7 @@ from looped.models.base import LoopedModel
 from looped.models.fusing import obstacle
 from looped.models.loop import leaves, tree_map
 from looped.prompt import AnyPrompt
+from looped.training.batches import Now
 from looped.training.passes import Passes
 
 if TYPE_CHECKING:
@@ -34,21 +34,6 @@ MOST_GRAPHS = 16
 """More captured graphs than this are a schedule that should be coarser: each holds its own memory."""
 
 
-@dataclass(frozen=True)
-class Now:
-    """What changes from step to step: numbers, or tensors on the device that a captured step reads."""
-
-    step: int | Tensor
-    rate: float | Tensor
-    """Factor on the learning rates."""
-    dims: int | Tensor | None
-    """Active dimensions; None: all."""
-    points: int | Tensor
-    """Scored pairs."""
-    decay: float | Tensor
-    """Of the running average of the weights."""
-
-
 class Plain:
     """Every operation as Python reaches it."""
 
@@ -57,11 +42,12 @@ class Plain:
 
     def step(self, step: int) -> None:
         """Sample, loop, learn."""
-        trainer, now = self.trainer, self.trainer.now(step)
+        trainer, batches = self.trainer, self.trainer.batches
+        now = batches.now(step)
         trainer.passes.refresh()
-        whole = trainer.cut(trainer.draw(now), step)
+        whole = batches.cut(batches.draw(now), step)
         prompt = trainer.team.rows(whole, stacked=trainer.stacked)
-        loops, windows = trainer.loops(step)
+        loops, windows = batches.loops(step)
         trainer.learn(prompt, trainer.passes.finish(prompt, loops=loops, **windows), now, whole)
 
 
@@ -93,8 +79,8 @@ class Graphs:
         if step != self.next:
             self.counter.fill_(step)
         self.next = step + 1
-        cut = trainer.kept_pairs(step)
-        loops, windows = trainer.loops(step)
+        cut = trainer.batches.num_pairs(step)
+        loops, windows = trainer.batches.loops(step)
         ahead, last = split(loops, windows, steady=trainer.passes.low.steady)
         begin, loop, finish = ("begin", cut), ("loop", cut), ("finish", cut, ahead > 0, last, *windows.values())
         keys = [begin, *([loop] if ahead else []), finish]
@@ -143,7 +129,7 @@ class Graphs:
         self.counter += 1
 
     def _draw(self, cut: int | None, now: Now) -> AnyPrompt:
-        prompt = self.trainer.draw(now)
+        prompt = self.trainer.batches.draw(now)
         return prompt if cut is None else prompt.head(cut)
 
     def _now(self) -> Now:
@@ -156,7 +142,7 @@ class Graphs:
 
     def _table(self) -> Tensor:
         """Every step's numbers on the device: nothing is copied there while training runs."""
-        rows = [self.trainer.now(step) for step in range(self.trainer.config.steps)]
+        rows = [self.trainer.batches.now(step) for step in range(self.trainer.config.steps)]
         numbers = [(row.rate, row.dims or 0, row.points, row.decay) for row in rows]
         return torch.tensor(numbers, dtype=torch.float32, device=self.trainer.device)
 
@@ -168,7 +154,7 @@ class Graphs:
 
     def _capture(self, body: Callable[[], None]) -> Any:
         graph = torch.cuda.CUDAGraph()
-        for generator in self.trainer.generators:
+        for generator in self.trainer.batches.generators:
             graph.register_generator_state(generator)
         torch.cuda.synchronize(self.trainer.device)
         collects = gc.isenabled()

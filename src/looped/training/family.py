@@ -3,29 +3,47 @@
 A family is a module, or a dict of tensors, in which every weight has the models as its first axis. A loss gives one
 number a model and mixes nothing between models; its sum is differentiated, so that each model is trained as if alone.
 
+    identity = {"d": 10, "loops": 4, "seeds": 8, "steps": 1000}
     family = build_family(restricted(d=10, loops=4), seeds=range(8))
-    trained = train_family(family, loss, steps=1000, draw=draw, every=100, optimizer=OptimizerConfig(kind="adamw"))
+    trained = train_family(
+        family, loss, folder=family_folder("runs", "mine", identity), identity=identity, steps=1000,
+        optimizer=OptimizerConfig(kind="adamw"), draw=draw, every=100, generators=[generator],
+    )
     trained.losses[-1]          # one number a model
+
+A family's folder is like a run's (`training/folder.py`). Killed in the middle, the same call goes on where the last
+checkpoint was and ends with the same bits on the CPU; called again when it is finished, it loads the result.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from looped.experiment import OptimizerConfig
+from looped.config import encode
+from looped.experiment import OptimizerConfig, hash_of, is_plain
+from looped.files import locked, read_json
+from looped.functional.streams import stream
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import stack
 from looped.models.loop import leaves, tree_map
+from looped.training.clip import Clip
+from looped.training.folder import Checkpoint, Folder, begin, traceless
 from looped.training.optim import Optimizers
-from looped.training.trainer import stream
+from looped.training.rollback import Rollback, RollbackAdam
+from looped.training.stopping import writing
+from looped.training.threads import threads
+from looped.training.training_loop import TrainingLoop
 
 Family = nn.Module | Mapping[str, Tensor]
 """Models of one shape side by side: every weight has them as its first axis."""
@@ -38,47 +56,23 @@ WARM_STEPS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clip:
-    """Gradients scaled down to a largest norm, each model by itself.
-
-        g <- g min(1, norm / |g|)
-
-    Ref: cheng24's program: `over="layer"`, `norm` = 1e-8/(9-i)^2, so far below Adam's eps that Adam's step becomes
-    rate / eps times the momentum of normalised gradients; gatmiry24's: `over="matrix"`, `norm` = 0.01.
-    """
-
-    norm: float | tuple[float, ...]
-    """The largest norm; several are one for each layer, first layer first."""
-    over: Literal["model", "layer", "matrix"] = "model"
-    """What the norm is of: all weights of a model, all of one layer (second axis), or one weight's part in a layer."""
-
-    def __post_init__(self) -> None:
-        if self.over == "model" and isinstance(self.norm, tuple):
-            raise ValueError("`norm` is one number when it is over the whole model; got several. Set `over` to layer.")
-
-    def __call__(self, gradients: Sequence[Tensor]) -> None:
-        """Scale the gradients, each `(models, layers, ...)`, in place."""
-        axes = 1 if self.over == "model" else 2
-        squares = [gradient.square().reshape(*gradient.shape[:axes], -1).sum(-1) for gradient in gradients]
-        if self.over != "matrix":
-            squares = [torch.stack(squares).sum(0)] * len(squares)
-        for gradient, square in zip(gradients, squares, strict=True):
-            largest = self.norm if isinstance(self.norm, float) else _on(self.norm, square.device).to(square.dtype)
-            scale = (largest / square.sqrt().clamp_min(torch.finfo(square.dtype).tiny)).clamp(max=1.0)
-            gradient.mul_(scale.view(*scale.shape, *[1] * (gradient.ndim - axes)))
-
-
-class Trained(NamedTuple):
+class Trained:
     """A family after training."""
 
     family: Any
-    """The family itself, trained in place."""
+    """The family: the module that was given, trained in place, or a dict of tensors."""
     steps: list[int]
     """The steps before which the next two were read, from 0."""
-    losses: Float[Tensor, "kept models"]
+    losses: Float[Tensor, "logged models"]
     """The loss at each of these steps, before the step's update; not finite where a model diverged."""
     watched: Tensor | None
-    """What `watch` gave at each of these steps and after the last one, `(kept + 1, ...)`."""
+    """What `watch` gave at each of these steps and after the last one, `(logged + 1, ...)`."""
+    returns: Float[Tensor, " models"] | None
+    """How often each model went back, under a rollback rule."""
+    seconds: float
+    """How long it trained, over all processes that did."""
+    folder: Folder | None
+    """Its folder, whose `provenance()` has command, commit, device and `train_seconds`."""
 
 
 def build_family(
@@ -93,125 +87,279 @@ def build_family(
     return stack(models).to(device, dtype)
 
 
+def family_folder(out: str | Path, name: str, identity: Mapping[str, Any]) -> Path:
+    """Where a family lies: `out`/NAME-HASH, with the hash of what it is."""
+    if not is_plain(name):
+        raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {name!r}.")
+    return Path(out) / f"{name}-{hash_of(identity)}"
+
+
+def load_family(folder: str | Path, *, device: torch.device | str = "cpu") -> Trained | None:
+    """A finished family as a dict of tensors; None where there is none, or it is not finished."""
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        return None
+    opened = Folder(folder, hash_of(read_json(folder / "config.json")))
+    checkpoint = opened.latest()
+    if checkpoint is None or not checkpoint.finished:
+        return None
+    opened.check(checkpoint)
+    tensors = {name: value.to(device) for name, value in checkpoint.tensors.items()}
+    return Trained(
+        family={name: value.to(device) for name, value in checkpoint.part("model").items()},
+        steps=checkpoint.tensors["steps"].tolist(),
+        losses=tensors["losses"],
+        watched=tensors.get("watched"),
+        returns=tensors.get("optimizer/returns"),
+        seconds=opened.provenance().get("train_seconds", 0.0),
+        folder=opened,
+    )
+
+
 def train_family(
     family: Family,
     loss: Loss,
     *,
+    folder: str | Path | None,
+    identity: Mapping[str, Any] | None = None,
     steps: int,
     optimizer: OptimizerConfig,
     clip: Clip | None = None,
+    rollback: Rollback | None = None,
     draw: Draw | None = None,
     every: int = 1,
+    generators: Sequence[torch.Generator] = (),
     log_every: int = 1,
+    checkpoint_seconds: float = 30.0,
     watch: Callable[[Any], Tensor] | None = None,
     progress: Callable[[int], None] | None = None,
     graph: bool = False,
 ) -> Trained:
-    """Train every model of a family as if each were alone; nothing in a step waits for the device.
+    """Train every model of a family as if each were alone, or go on training it, or load it where it is finished.
 
         weights <- optimizer(clip(gradient of the sum over models of loss(family, batch)))
 
     A module is trained in place; a dict is copied first. `draw` gives the batch, anew every `every` steps; without it
-    the batch is None. Losses, and what `watch` gives, are kept every `log_every` steps. `optimizer.clip` clips each
-    model as a whole; `clip` can do more. With `graph`, on a GPU, the step is captured once and replayed.
+    the batch is None. `draw` may read only `step` and the `generators`, which the trainer saves and restores. Losses,
+    and what `watch` gives, are logged every `log_every` steps. `optimizer.clip` clips each model as a whole; `clip` can
+    do more. With `rollback` a model whose loss jumps goes back. With `graph`, on a GPU, the step is captured once and
+    replayed.
+
+    `folder` is the family's folder (`family_folder`), `identity` all that decides what is trained, as JSON data; with
+    `folder=None` nothing is written. A checkpoint is written every `checkpoint_seconds` and at Ctrl-C or SIGTERM, which
+    raise `Interrupted`. `Busy` is raised where another process trains the family.
     """
     for name, value in {"steps": steps, "every": every, "log_every": log_every}.items():
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1; got {value}.")
     if optimizer.clip is not None and clip is not None:
         raise ValueError("gradients are clipped once; got `optimizer.clip` and `clip`. Set one of them to None.")
+    module = family if isinstance(family, nn.Module) else nn.ParameterDict({k: v.clone() for k, v in family.items()})
     clip = Clip(norm=optimizer.clip) if optimizer.clip is not None else clip
-    held = family if isinstance(family, nn.Module) else nn.ParameterDict({k: v.clone() for k, v in family.items()})
-    step = _Step(held, loss, optimizer, clip)
-    losses: list[Tensor] = []
-    watched: list[Tensor] = []
-    for now in range(steps):
-        if draw is not None and now % every == 0:
-            step.put(draw(now))
-        logged = now % log_every == 0
-        if logged and watch is not None:
-            watched.append(_read(watch, held))
-        if graph and now == WARM_STEPS:
-            step.capture()
-        out = step(optimizer.schedule(now, steps))
-        if logged:
-            losses.append(out.clone())
-        if logged and progress is not None:
-            progress(now + 1)
-    if watch is not None:
-        watched.append(_read(watch, held))
-    result = held if held is family else {name: weight.detach() for name, weight in held.named_parameters()}
-    return Trained(
-        result, list(range(0, steps, log_every)), torch.stack(losses), torch.stack(watched) if watched else None
-    )
+    options = {"steps": steps, "every": every, "log_every": log_every}
+    rules = {"optimizer": optimizer, "clip": clip, "rollback": rollback}
+
+    def trainer(opened: Folder | None) -> FamilyTrainer:
+        return FamilyTrainer(
+            module, loss, opened, **options, **rules, draw=draw, generators=generators, watch=watch, graph=graph,
+            checkpoint_seconds=checkpoint_seconds,
+        )  # fmt: skip
+
+    def tell(done: int) -> None:
+        if progress is not None and (done - 1) % log_every == 0:
+            progress(done)
+
+    if folder is None:
+        training = trainer(None)
+        training.run(tell)
+        return training.result(family)
+    if identity is None:
+        raise ValueError("a `folder` needs the family's `identity`: all that decides what is trained, as JSON data.")
+    encoded = {name: encode(rule, without="defaults") for name, rule in rules.items() if rule is not None}
+    config = {**identity, "training": {**options, **encoded}}
+    config = json.loads(json.dumps(config))  # as it is read back: lists for tuples
+    path = Path(folder)
+    with traceless([path]), contextlib.ExitStack() as locks:
+        begin(path, config, "family")
+        opened = Folder(path, hash_of(config))
+        training = trainer(opened)
+        finished = opened.finished(steps)
+        if not finished:  # else nothing is written, not even a lock
+            locks.enter_context(threads(opened))
+            with writing(opened):
+                locks.enter_context(locked(path / "lock", str(path)))
+                opened.tidy()
+        checkpoint = opened.latest(mend=not finished)
+        training.restore([] if checkpoint is None else [checkpoint])
+        training.run(tell)
+        return training.result(family)
 
 
-class _Step:
-    """One training step, plain or replayed from a CUDA graph."""
+class FamilyTrainer(TrainingLoop):
+    """A family in progress; its step is run plainly, or replayed from a CUDA graph."""
 
-    def __init__(self, family: nn.Module, loss: Loss, config: OptimizerConfig, clip: Clip | None):
-        self.family, self.loss, self.clip = family, loss, clip
+    def __init__(
+        self, family: nn.Module, loss: Loss, folder: Folder | None, *, steps: int, every: int, log_every: int,
+        optimizer: OptimizerConfig, clip: Clip | None, rollback: Rollback | None, draw: Draw | None,
+        generators: Sequence[torch.Generator], watch: Callable[[Any], Tensor] | None, graph: bool,
+        checkpoint_seconds: float,
+    ):  # fmt: skip
         self.weights = [weight for weight in family.parameters() if weight.requires_grad]
-        self.on_gpu = self.weights[0].device.type == "cuda"
-        self.optimizers = Optimizers(family, config, captured=self.on_gpu)
+        super().__init__([] if folder is None else [folder], self.weights[0].device, steps=steps, keep_checkpoints=2)
+        self.family, self.loss, self.clip, self.draw, self.watch = family, loss, clip, draw, watch
+        self.every, self.log_every, self.schedule = every, log_every, optimizer.schedule
+        self.on_gpu = self.device.type == "cuda"
+        self.optimizers = Optimizers(family, optimizer, captured=self.on_gpu) if rollback is None else None
+        self.rollback = None if rollback is None else RollbackAdam(family, optimizer, rollback)
+        # a captured step reads the factor on the rate where it lies
+        self.factor: float | Tensor = torch.ones((), device=self.device) if self.on_gpu else 1.0
         self.batch: Any = None
-        self.graph: Any = None
-        self.output: Tensor | None = None
-        self.factor = 1.0
-        # a captured step reads the factor where it lies
-        self.on_device = torch.ones((), device=self.weights[0].device)
+        self.generators = list(generators)
+        self.before_draw = [generator.get_state() for generator in self.generators]
+        self.losses: list[Tensor] = []
+        self.watched: list[Tensor] = []
+        self.output = torch.zeros(())
+        self.captures, self.graph, self.num_plain_steps = graph and self.on_gpu, None, 0
+        self.checkpoint_seconds, self.saved_at = checkpoint_seconds, time.monotonic()
 
-    def put(self, batch: Any) -> None:
-        """Read this batch from now on; a captured step reads where the first one lay, so it is copied there."""
+    def step(self, now: int) -> None:
+        """One update of every model; nothing in it waits for the device."""
+        if self.draw is not None and now % self.every == 0:
+            self._put_batch(now)
+        logged = now % self.log_every == 0
+        if logged:
+            self._watch()
+        if self.captures and self.num_plain_steps == WARM_STEPS:
+            self._capture()
+        self._set_factor(self.schedule(now, self.steps))
+        if self.graph is None:
+            self._update()
+            self.num_plain_steps += 1
+        else:
+            self.graph.replay()
+        if logged:
+            self.losses.append(self.output.clone())
+
+    def log(self) -> None:
+        """Nothing: losses are logged before the update, and lie in the checkpoint."""
+
+    def finish(self) -> None:
+        """Let a model whose last update was a jump go back, and look at the family once more."""
+        if self.rollback is not None:
+            with torch.no_grad():
+                self.rollback.finish(self.loss(self.family, self.batch))
+        self._watch()
+
+    def checkpoint_due(self) -> bool:
+        """Every `checkpoint_seconds`; when does not change what is trained."""
+        return bool(self.folders) and time.monotonic() - self.saved_at >= self.checkpoint_seconds
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment."""
+        super().save()
+        self.saved_at = time.monotonic()
+
+    def checkpoints(self) -> list[dict[str, Tensor]]:
+        """Weights, optimiser and random state, and all that was logged."""
+        if not self.folders:
+            return []
+        state = (self.optimizers or self.rollback).tensors()  # type: ignore[union-attr]
+        # the batch is not saved but drawn again: in the middle of its steps that takes the state before its draw
+        random = self._random_state() if self.done % self.every == 0 else self.before_draw
+        return [
+            {
+                **{f"model/{name}": value.detach() for name, value in self.family.state_dict().items()},
+                **{f"optimizer/{name}": value for name, value in state.items()},
+                **{f"generator/{index}": value for index, value in enumerate(random)},
+                "steps": torch.tensor(self._logged_steps()),
+                "losses": torch.stack(self.losses),
+                **({"watched": torch.stack(self.watched)} if self.watched else {}),
+            }
+        ]
+
+    def load(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Take everything that `checkpoints` gave, and draw the batch again."""
+        (checkpoint,) = checkpoints
+        self.family.load_state_dict(checkpoint.part("model"))
+        state = {name: value.to(self.device) for name, value in checkpoint.part("optimizer").items()}
+        (self.optimizers or self.rollback).load(state)  # type: ignore[union-attr]
+        tensors = checkpoint.tensors
+        for index, generator in enumerate(self.generators):
+            generator.set_state(tensors[f"generator/{index}"])
+        self.losses = list(tensors["losses"].to(self.device))
+        self.watched = list(tensors["watched"].to(self.device)) if "watched" in tensors else []
+        begun = checkpoint.step % self.every
+        if self.draw is not None and begun and not checkpoint.finished:
+            self._put_batch(checkpoint.step - begun)
+
+    def result(self, family: Family) -> Trained:
+        """What came out, `family` being what was handed in."""
+        weights = {name: weight.detach() for name, weight in self.family.named_parameters()}
+        return Trained(
+            family=family if self.family is family else weights,
+            steps=self._logged_steps(),
+            losses=torch.stack(self.losses),
+            watched=torch.stack(self.watched) if self.watched else None,
+            returns=None if self.rollback is None else self.rollback.returns,
+            seconds=self.folders[0].provenance().get("train_seconds", 0.0) if self.folders else self.seconds,
+            folder=self.folders[0] if self.folders else None,
+        )
+
+    def _logged_steps(self) -> list[int]:
+        return list(range(0, self.done, self.log_every))
+
+    def _random_state(self) -> list[Tensor]:
+        return [generator.get_state() for generator in self.generators]
+
+    def _put_batch(self, step: int) -> None:
+        """Draw a batch to read from now on; for a captured step it is copied to where the first one lay."""
+        assert self.draw is not None
+        self.before_draw = self._random_state()
+        batch = self.draw(step)
         if self.graph is None:
             self.batch = batch
         else:
             for old, new in zip(leaves(self.batch), leaves(batch), strict=True):
                 old.copy_(new)
 
-    def __call__(self, factor: float) -> Tensor:
-        if factor != self.factor:
-            self.on_device.fill_(factor)
-        self.factor = factor
-        if self.graph is None:
-            return self._plain()
-        assert self.output is not None
-        self.graph.replay()
-        return self.output
-
-    def capture(self) -> None:
-        """Record the step; where that fails, plain steps go on."""
-        if not self.on_gpu:
-            return
-        self.batch = tree_map(torch.clone, self.batch)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                self.output = self._plain()
-        except RuntimeError as error:
-            warnings.warn(f"the step could not be captured as a CUDA graph and runs plainly: {error}", stacklevel=3)
-            torch.cuda.synchronize()
+    def _set_factor(self, factor: float) -> None:
+        if self.rollback is not None:
+            self.rollback.set_rate(factor)
+        elif isinstance(self.factor, Tensor):
+            self.factor.fill_(factor)
         else:
-            self.graph = graph
+            self.factor = factor
 
-    def _plain(self) -> Tensor:
-        out = self.loss(self.family, self.batch)
+    def _update(self) -> None:
+        losses = self.loss(self.family, self.batch)
         # not backward(): it would bind the weights to the stream they were first used on
-        gradients = torch.autograd.grad(out.sum(), self.weights, allow_unused=True)
+        gradients = torch.autograd.grad(losses.sum(), self.weights, allow_unused=True)
+        self.output = losses.detach()
+        if self.rollback is not None:
+            self.rollback.step(self.output, gradients, self.clip)
+            return
         for weight, gradient in zip(self.weights, gradients, strict=True):
             weight.grad = gradient
         if self.clip is not None:
             self.clip([gradient for gradient in gradients if gradient is not None])
-        self.optimizers.step(self.on_device if self.on_gpu else self.factor)
-        return out.detach()
+        assert self.optimizers is not None
+        self.optimizers.step(self.factor)
 
+    def _capture(self) -> None:
+        """Record the step as a CUDA graph; where that fails, plain steps go on."""
+        self.batch = tree_map(torch.clone, self.batch)
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph):
+                self._update()
+        except RuntimeError as error:
+            warnings.warn(f"the step could not be captured as a CUDA graph and runs plainly: {error}", stacklevel=2)
+            torch.cuda.synchronize()
+            self.captures = False
+        else:
+            self.graph = graph
 
-@cache
-def _on(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Numbers on a device, made once: a captured step may not copy from the host."""
-    return torch.tensor(values, dtype=torch.float64, device=device)
-
-
-def _read(watch: Callable[[Any], Tensor], family: nn.Module) -> Tensor:
-    with torch.no_grad():
-        return watch(family).detach().clone()
+    def _watch(self) -> None:
+        if self.watch is not None:
+            with torch.no_grad():
+                self.watched.append(self.watch(self.family).detach().clone())

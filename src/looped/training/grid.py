@@ -12,9 +12,10 @@ import torch
 from looped.experiment import Experiment, hash_of
 from looped.files import Busy, read_json
 from looped.training.executors import Executor
+from looped.training.folder import checkpoint_steps, read_checkpoint
 from looped.training.kept import kept_models
 from looped.training.points import Standing, point, standing
-from looped.training.run import Run, checkpoint_steps, read_checkpoint
+from looped.training.run import Run
 from looped.training.sweep import sweep
 from looped.training.trainer import Diverged
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from looped.config import change, encode, parse_value
 from looped.experiment import Experiment
 from looped.files import read_about, read_json
-from looped.training.run import checkpoint_path, checkpoint_steps
+from looped.training.folder import checkpoint_path, checkpoint_steps
 
 Status = Literal["waiting", "running", "finished", "stopped", "diverged", "busy", "failed"]
 MOST = 10**5

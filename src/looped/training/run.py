@@ -1,29 +1,20 @@
-"""The run folder: resolved config, metrics, checkpoints, provenance.
+"""A run: one experiment, trained. Its folder holds what `training/folder.py` says, and its metrics.
 
 RUN/config.json            the experiment, complete but for fields that came later and have their defaults
 RUN/metrics.jsonl          one line every `log_every` steps; no clock in it, so a resumed run's is bit-equal
-RUN/checkpoints/*.safetensors   weights, optimiser, random state, checksums of all that and of the two files above
-RUN/provenance.json        command, commit, device, versions, wall time
 RUN/tensorboard/           the same metrics for TensorBoard
-RUN/lock                   held by the process that trains the run; readers do not look at it
 """
 
 from __future__ import annotations
 
 import bisect
 import contextlib
-import functools
 import hashlib
 import json
 import math
 import os
-import platform
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,55 +23,24 @@ from torch import Tensor
 
 from looped.config import code_of
 from looped.experiment import Experiment, hash_of
-from looped.files import log, read_json, read_tensors, write_bytes, write_json, write_tensors
+from looped.files import log, read_json, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
+from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, latest_checkpoint, read_checkpoint
 from looped.training.kept import hint, is_kept, locate
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """Everything a run is at one step."""
-
-    step: int
-    """Steps done."""
-    finished: bool
-    """No step is left to do."""
-    tensors: dict[str, Tensor]
-    """`model/...`, `average/...`, `optimizer/...`, `sums`, `generator`."""
-    together: tuple[str, ...] = ()
-    """Hashes of the experiments in one stack of models with this one, itself included; of a run alone none."""
-    experiment: str = ""
-    """Hash of the config it was written under; checkpoints of old versions may not say."""
-    metrics: str = ""
-    """SHA-256 of the metrics up to its step, where there were any."""
-
-    def part(self, name: str) -> dict[str, Tensor]:
-        """The tensors under `name/`."""
-        return {
-            key.removeprefix(f"{name}/"): value for key, value in self.tensors.items() if key.startswith(f"{name}/")
-        }
-
-
-class Run:
+class Run(Folder):
     """A run folder, open."""
 
     def __init__(self, path: Path, experiment: Experiment):
-        self.path, self.experiment = path, experiment
+        super().__init__(path, experiment.hash)
+        self.experiment = experiment
 
     @staticmethod
     def create(path: Path, experiment: Experiment) -> Run:
         """A new folder with its config, or the existing one if it holds the same config."""
-        if (path / "config.json").exists():
-            found = read_json(path / "config.json")
-            if found != experiment.to_data():
-                raise ValueError(f"{path} holds another experiment. Choose another folder, or remove it.")
-            return Run(path, experiment)
-        try:
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            write_json(path / "config.json", experiment.to_data())
-        except OSError as error:
-            raise ValueError(f"{path} cannot be written ({error.strerror}). Name another folder with --out.") from None
+        begin(path, experiment.to_data(), "experiment")
         return Run(path, experiment)
 
     @staticmethod
@@ -102,22 +62,18 @@ class Run:
         return is_kept(self.path)
 
     @property
-    def steps(self) -> list[int]:
-        """The steps that have a checkpoint, ascending."""
-        return checkpoint_steps(self.path)
-
-    def latest(self, *, mend: bool = False) -> Checkpoint | None:
-        """The last whole checkpoint, or None where there is none yet; to `mend` puts damaged ones aside."""
-        return latest_checkpoint(self.path, mend=mend)
+    def resume(self) -> str:
+        """How to continue the training, for messages."""
+        return f"{super().resume}, or: looped train --resume {self.path}"
 
     @property
     def comparable(self) -> bool:
         """Whether its checkpoints have logged losses to compare, so that there is a best one."""
-        return bool(self._by_loss(self.steps))
+        return bool(self.by_loss(self.steps))
 
     def best(self) -> Checkpoint | None:
         """The whole checkpoint of the lowest logged loss; where none can be judged, the last one."""
-        for step in self._by_loss(self.steps):
+        for step in self.by_loss(self.steps):
             try:
                 return read_checkpoint(self.path, step)
             except ValueError:
@@ -125,49 +81,15 @@ class Run:
                     log.warning(f"looped: {file} is damaged; the next best is used.")
         return self.latest()
 
-    def save(self, checkpoint: Checkpoint, *, keep: int | None = None) -> None:
-        """Write a checkpoint; with `keep`, then drop all but the last so many and the best."""
-        about = {"step": checkpoint.step, "finished": checkpoint.finished, "experiment": self.experiment.hash}
-        if checkpoint.together:
-            about["together"] = list(checkpoint.together)
-        if (file := self.path / "metrics.jsonl").exists():
-            about["metrics"] = hashlib.sha256(file.read_bytes()).hexdigest()
-        target = checkpoint_path(self.path, checkpoint.step)
-        target.parent.mkdir(exist_ok=True)  # somebody may have removed all checkpoints to begin anew
-        write_tensors(target, checkpoint.tensors, about)
-        if keep is not None:
-            self.prune(checkpoint.step, keep=keep)
-
-    def prune(self, step: int, *, keep: int) -> None:
-        """Of the checkpoints up to `step` drop all but the last `keep` and the best; to keep none drops that too.
-
-        Up to `step`: a stack that went back has later ones as well.
-        """
-        steps = [one for one in self.steps if one <= step]
-        kept = {*steps[max(len(steps) - keep, 0) :], *self._by_loss(steps)[:1]} if keep else set()
-        for old in steps:
-            if old not in kept:
-                checkpoint_path(self.path, old).unlink()
-
     def check(self, checkpoint: Checkpoint) -> None:
-        """What lies beside a checkpoint is what lay there when it was written; metrics that are not are only a line."""
-        if checkpoint.experiment not in ("", self.experiment.hash):
-            raise ValueError(
-                f"the checkpoint in {self.path} does not fit its config: it was written under another, of hash "
-                f"{checkpoint.experiment}. Restore config.json from a copy, or train in another folder."
-            )
+        """Refuse a checkpoint of another config; warn where the metrics beside it are not those of its time."""
+        super().check(checkpoint)
         lines = b"".join(self._lines_up_to(checkpoint.step))
         if checkpoint.metrics and hashlib.sha256(lines).hexdigest() != checkpoint.metrics:
             log.warning(
                 f"looped: {self.path / 'metrics.jsonl'} is not as it was written up to step {checkpoint.step}: "
                 "what is left of it stays. The training itself loses nothing."
             )
-
-    def tidy(self) -> None:
-        """Remove what a kill left of unfinished writes; only for the process that holds the lock."""
-        for pattern in ("checkpoints/.*.tmp", ".metrics.jsonl.*.tmp", ".provenance.json.*.tmp"):
-            for torn in self.path.glob(pattern):
-                torn.unlink()
 
     def model(self, device: torch.device | str = "cpu", *, best: bool = False) -> LoopedModel:
         """The trained model in evaluation mode: the averaged weights where the run keeps them, else the last ones.
@@ -206,22 +128,6 @@ class Run:
         if file.exists():
             write_bytes(file, b"".join(self._lines_up_to(step)))
 
-    def provenance(self) -> dict[str, Any]:
-        """Where the run came from; empty before its first save."""
-        file = self.path / "provenance.json"
-        found = read_json(file) if file.exists() else {}
-        numbers = ("train_seconds", "points")
-        if not isinstance(found, dict) or any(type(found.get(name, 0)) not in (int, float) for name in numbers):
-            raise ValueError(
-                f"{file} is damaged: it is no object with numbers of seconds and points. Restore it from a copy, or "
-                "remove it."
-            )
-        return found
-
-    def save_provenance(self, device: torch.device | str, seconds: float, **more: Any) -> None:
-        """Record command, commit, device, versions and the training time so far."""
-        write_json(self.path / "provenance.json", {**provenance(device), "train_seconds": round(seconds, 3), **more})
-
     def _lines_up_to(self, step: int) -> list[bytes]:
         """The whole lines of the metrics up to `step`, as they are written."""
         kept: list[bytes] = []
@@ -237,7 +143,7 @@ class Run:
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         return [line for line in lines if line.endswith(b"\n")]
 
-    def _by_loss(self, steps: Sequence[int]) -> list[int]:
+    def by_loss(self, steps: Sequence[int]) -> list[int]:
         """Of these checkpoints the ones that can be compared, the lowest logged loss first.
 
         A function of the config and the metrics alone, so that a run that was stopped keeps the same one: only those
@@ -263,66 +169,6 @@ class Run:
                 if due and line and fresh and math.isfinite(line["loss"]) and masks(step) == masks(config.steps):
                     losses[step] = line["loss"]
         return sorted(losses, key=lambda step: (losses[step], step))
-
-
-def checkpoint_steps(path: Path) -> list[int]:
-    """The steps that have a checkpoint in a run folder, ascending."""
-    names = [file.stem.removeprefix("step-") for file in (path / "checkpoints").glob("step-*.safetensors")]
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def checkpoint_path(path: Path, step: int) -> Path:
-    """Where a run folder's checkpoint of `step` lies."""
-    return path / "checkpoints" / f"step-{step:08d}.safetensors"
-
-
-def read_checkpoint(path: Path, step: int) -> Checkpoint:
-    """A run folder's checkpoint of `step`; damage is a ValueError, a file that may not be read an OSError."""
-    file = checkpoint_path(path, step)
-    with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(file, "rb"):
-        pass  # else one that cannot be opened just now would look like a damaged one
-    tensors, about = read_tensors(file)
-    together, texts = about.get("together", []), [about.get(name, "") for name in ("experiment", "metrics")]
-    named = isinstance(together, list) and all(isinstance(one, str) for one in (*together, *texts))
-    if about.get("step") != step or not isinstance(about.get("finished"), bool) or not named:
-        raise ValueError(f"{file} is not a checkpoint of step {step}: it says it is something else. Remove it.")
-    return Checkpoint(step, about["finished"], tensors, tuple(together), *texts)
-
-
-def latest_checkpoint(path: Path, *, mend: bool = False) -> Checkpoint | None:
-    """The last whole checkpoint of a run folder, or None where there is none yet.
-
-    A damaged one is passed over for the one before it, with a line that says so; to `mend` also renames it, so that it
-    does not count as one of those to keep.
-    """
-    damaged: dict[int, str] = {}
-    gone: set[int] = set()
-    # listed again after every trouble: another process may train the run, and replace the files that were listed
-    while left := [step for step in checkpoint_steps(path) if step not in damaged and step not in gone]:
-        try:
-            found = read_checkpoint(path, left[-1])
-        except ValueError as error:
-            if checkpoint_path(path, left[-1]).exists():
-                damaged[left[-1]] = str(error)
-            else:
-                gone.add(left[-1])
-            continue
-        for step in damaged:
-            file = checkpoint_path(path, step)
-            aside = file.with_name(f"{file.name}.damaged")
-            if mend:
-                os.replace(file, aside)
-            log.warning(
-                f"looped: {file} is damaged{f' (now {aside.name})' if mend else ''}; "
-                f"the checkpoint before it, of step {found.step}, is used."
-            )
-        return found
-    if damaged:
-        raise ValueError(
-            f"no checkpoint in {path} is whole. {damaged[max(damaged)].partition(' Delete it')[0]} Restore one from a "
-            f"copy, or remove {path / 'checkpoints'} to train from the start."
-        )
-    return None
 
 
 def _line(line: bytes) -> dict[str, float]:
@@ -386,53 +232,3 @@ def save_model(path: str | Path, model: LoopedModel, task: Task, *, name: str, *
     run.save(Checkpoint(step=0, finished=True, tensors=weights), keep=1)
     run.save_provenance("cpu", 0.0, **origin)
     return run
-
-
-def provenance(device: torch.device | str) -> dict[str, Any]:
-    """Where and how this process runs."""
-    device = torch.device(device)
-    return {
-        "command": command(),
-        "commit": commit(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def command() -> str:
-    """What was typed: the `looped` command with its arguments, or the name of the script.
-
-    Of an absolute path the last part alone: where it lay on this machine says nothing on another.
-    """
-    name = Path(sys.argv[0]).name
-    words = [re.sub(r"(^|=)/(?:[^/]+/)*", r"\1", word) for word in sys.argv[1:]]
-    return shlex.join(["looped", *words]) if name in ("looped", "__main__.py") else name
-
-
-@functools.cache
-def commit() -> str | None:
-    """The commit of the checkout this library runs from, with a + where files differ.
-
-    LOOPED_COMMIT comes first: a copy of the sources, such as on a borrowed GPU, does not know where it came from.
-    """
-    if said := os.environ.get("LOOPED_COMMIT"):
-        return said
-    try:
-        arguments = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "check": True}
-        head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], **arguments).stdout.strip()
-        changed = subprocess.run(["git", "status", "--porcelain", "-uno"], **arguments).stdout.strip()
-        return head + ("+" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def cpu_name() -> str:
-    """The processor's name and how many cores there are."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return f"{name}, {os.cpu_count()} cores"

@@ -1,4 +1,4 @@
-"""How training ends before its last step: by a signal, or because the disk takes no more."""
+"""How training ends before its last step: by a signal, or because the disk is full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 
 from looped.training.distributed import LostRank
-from looped.training.run import Run
+from looped.training.folder import Folder
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM)
 """Ctrl-C, and what `timeout`, a scheduler or torchrun sends."""
@@ -20,36 +20,38 @@ class Interrupted(Exception):
 
 
 class NotSaved(Interrupted):
-    """The disk took no more; everything up to the last checkpoint is saved."""
+    """The disk could not be written; everything up to the last checkpoint is saved."""
 
 
 class Stop(threading.Event):
-    """Set by Ctrl-C and SIGTERM, in the main thread; elsewhere there are no signals to hear."""
+    """Set by Ctrl-C and SIGTERM."""
 
     def listen(self) -> None:
-        """Hear them, from now on or still: a library that compiles kernels may have put its own handlers in place."""
+        """Install the handlers again; Triton may have replaced them. Only the main thread can."""
         if threading.current_thread() is threading.main_thread():
             for number in CAUGHT:
-                signal.signal(number, lambda *_: [one.set() for one in _listening])
+                signal.signal(number, lambda *_: [stop.set() for stop in _listening])
 
 
 _listening: list[Stop] = []
+"""The main thread's, the outermost first."""
 
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Stop]:
     """An event that Ctrl-C and SIGTERM set.
 
-    One inside another sets both: what ends just then may end, and what is around it hears that it should stop. One
-    that begins inside one that is set begins set: a signal may come while a model is built.
+    A signal sets all nested events: the inner training ends, and what surrounds it knows that it should stop. One that
+    begins inside one that is set begins set: a signal may come while a model is built. Signals reach the main thread
+    alone, so another thread shares its outermost event: setting that stops the threads too.
     """
-    event = Stop()
     if threading.current_thread() is not threading.main_thread():
-        yield event
+        yield _listening[0] if _listening else Stop()
         return
+    event = Stop()
     before = [signal.getsignal(number) or signal.SIG_DFL for number in CAUGHT]
     _listening.append(event)
-    if any(one.is_set() for one in _listening):
+    if any(stop.is_set() for stop in _listening):
         event.set()
     event.listen()
     lost = False
@@ -65,15 +67,13 @@ def stop_signals() -> Iterator[Stop]:
 
 
 @contextlib.contextmanager
-def writing(run: Run) -> Iterator[None]:
-    """A disk that is full or cannot be written is one line that says where the run stands and what to do."""
+def writing(folder: Folder) -> Iterator[None]:
+    """Turn a disk that is full or cannot be written into one line: where the training stands, and what to do."""
     try:
         yield
     except OSError as error:
         remedies = {errno.ENOSPC: "Free some space", errno.EDQUOT: "Free some space"}
         remedy = remedies.get(error.errno or 0, "Make the folder writable")
-        where = f"its last checkpoint is of step {run.steps[-1]}" if run.steps else "it has no checkpoint yet"
         raise NotSaved(
-            f"{run.path} cannot be written: {error.strerror or error}; {where}. {remedy}, then go on with the same "
-            f"command, or: looped train --resume {run.path}"
+            f"{folder.path} cannot be written: {error.strerror or error}; {folder.progress}. {remedy}. {folder.resume}"
         ) from None

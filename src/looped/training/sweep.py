@@ -18,7 +18,7 @@ from typing import Any
 from looped.files import check_folder, finite, read_json, write_bytes, write_json
 from looped.training.executors import Executor, Pool, Tell, run_pool, run_stacks, stacks_of
 from looped.training.points import Point, Standing, standing
-from looped.training.run import command
+from looped.training.provenance import command
 from looped.training.stopping import Interrupted, NotSaved
 
 FORMAT = 1

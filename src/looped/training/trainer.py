@@ -1,11 +1,9 @@
-"""The one trainer: sample, unroll, loss, clip, step; save, resume, stop. One model, or many of one shape as one."""
+"""Trains runs: sample, unroll, loss, clip, step. One model, or several that differ in their seeds as one stack."""
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,22 +12,24 @@ import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, TrainConfig
-from looped.files import Busy, locked, tidied
 from looped.functional.streams import stream
 from looped.models.blocks import stack
-from looped.prompt import AnyPrompt, Prompt, join
-from looped.tasks.task import SequenceTask
+from looped.prompt import AnyPrompt, Prompt
+from looped.training.batches import Batches, Now
 from looped.training.distributed import ALONE, Team
 from looped.training.distributed import join as join_ranks
-from looped.training.engine import Now, Plain, check_engine, choose
+from looped.training.engine import Plain, check_engine, choose
+from looped.training.folder import Checkpoint, traceless
 from looped.training.kept import locate, refuse_training
 from looped.training.optim import Optimizers
 from looped.training.pieces import follow
-from looped.training.run import Checkpoint, Run, digest, load_weights, read_checkpoint
+from looped.training.run import Run, digest, load_weights
+from looped.training.stacks import last_common_checkpoints
 from looped.training.stopping import Interrupted, stop_signals, writing
 from looped.training.threads import check_threads
 from looped.training.threads import threads as with_threads
-from looped.training.tracking import board
+from looped.training.tracking import Board, board
+from looped.training.training_loop import TrainingLoop
 
 Progress = Callable[[int, dict[str, float]], None]
 """(steps done, last metrics of the first model) -> None."""
@@ -50,20 +50,20 @@ def train(
     threads: int | None = None,
     track: Sequence[str] = (),
 ) -> Run:
-    """Train, or go on training, or find that it is done already; the run folder is named by the config's hash.
+    """Train an experiment, or go on training it, or return its finished run.
 
-    `folder` names the run folder itself instead. Ctrl-C and SIGTERM save and raise `Interrupted`; calling again goes
-    on exactly where it stopped. `Busy` where another process trains the run. `engine` is how a step is run
-    (`training/engine.py`), not what it computes. `threads` are torch's while it trains (None: the number the run began
-    with, or torch's own); `track` names trackers besides TensorBoard. In a torchrun job every rank calls this, and
-    `LostRank` comes where one of them is gone.
+    The run folder is `out`/NAME-HASH, or `folder`. Ctrl-C and SIGTERM save and raise `Interrupted`; the next call goes
+    on exactly where this one stopped. `Busy` is raised where another process trains the run. `engine` is how a step is
+    run (`training/engine.py`), not what it computes. `threads` is the number of torch threads (None: the number the run
+    began with, or torch's own); `track` names trackers besides TensorBoard. In a torchrun job every rank calls this;
+    `LostRank` is raised where one of them is gone.
     """
     _check_experiment(experiment)
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / experiment.folder
     team = join_ranks(device)
-    with _traceless([path] if team.leads else []):
+    with traceless([path] if team.leads else []):
         return _train([team.open(path, experiment)], team, device, engine, progress, threads, track)[0]
 
 
@@ -78,18 +78,18 @@ def train_seeds(
     threads: int | None = None,
     track: Sequence[str] = (),
 ) -> list[Run]:
-    """Train one model for each seed, all as one stack of models: each run equals training it alone, up to rounding."""
+    """Train one model a seed, all as one stack of models; each run equals training it alone, up to rounding."""
     _check_experiment(experiment)
     if experiment.train is None:
         raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
-    paths = [Path(out) / one.folder for one in members]
+    paths = [Path(out) / member.folder for member in members]
     team = join_ranks(device)
-    with _traceless(paths if team.leads else []):
-        created = [team.open(path, one) for path, one in zip(paths, members, strict=True)]
-        return _train(created, team, device, engine, progress, threads, track)
+    with traceless(paths if team.leads else []):
+        runs = [team.open(path, member) for path, member in zip(paths, members, strict=True)]
+        return _train(runs, team, device, engine, progress, threads, track)
 
 
 def _check_experiment(given: object) -> None:
@@ -98,22 +98,6 @@ def _check_experiment(given: object) -> None:
             f"`experiment` must be an `Experiment`; got {type(given).__name__}. A recipe's is "
             "`looped.recipes.experiment(NAME)`."
         )
-
-
-@contextlib.contextmanager
-def _traceless(paths: Sequence[Path]) -> Iterator[None]:
-    """Training that is refused before it wrote anything leaves no run folder that was not there before."""
-    new = [path for path in paths if not path.exists()]
-    with tidied(*paths):
-        try:
-            yield
-        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
-            for path in [] if isinstance(error, Busy) else filter(Path.exists, new):
-                # under the lock: another process may just have begun to train there
-                with contextlib.suppress(Busy, OSError), locked(path / "lock", str(path)):
-                    if not any((path / "checkpoints").glob("*")) and not (path / "metrics.jsonl").exists():
-                        shutil.rmtree(path, ignore_errors=True)
-            raise
 
 
 def _train(
@@ -125,20 +109,21 @@ def _train(
     threads: int | None,
     track: Sequence[str],
 ) -> list[Run]:
-    """Runs that stand at the same step go on together, each locked for this process."""
+    """Train runs that stand at the same step together, each locked for this process."""
     check_engine(engine)
     check_threads(threads)
-    if all(_finished(run) for run in runs):
+    if all(run.finished(_steps(run)) for run in runs):
         return runs  # nothing is written, not even a lock
     for run in runs:
         refuse_training(run.path)
     with team.reporting(runs), with_threads(runs[0], threads, ranks=team.size), contextlib.ExitStack() as locks:
-        for run in sorted(runs, key=lambda one: str(one.path)):  # of two processes that want several, one gets them
+        # in one order: of two processes that want the same runs, one gets them all
+        for run in sorted(runs, key=lambda run: str(run.path)):
             with writing(run):
                 locks.enter_context(team.lock(run))
                 run.tidy()
-        # again: it may have ended just now
-        latest = team.found(runs, lambda: _level(runs, [run.latest(mend=True) for run in runs]))
+        # read again under the lock: a run may have ended just now
+        latest = team.checkpoints(runs, lambda: last_common_checkpoints(runs, [run.latest(mend=True) for run in runs]))
         groups: dict[int, list[int]] = {}
         for index, checkpoint in enumerate(latest):
             if checkpoint is None or not checkpoint.finished:
@@ -153,57 +138,20 @@ def _train(
     return runs
 
 
-def _finished(run: Run) -> bool:
-    """Whether no step is left; damage is not looked into here, but under the lock."""
-    steps = run.experiment.train.steps if run.experiment.train is not None else 0
-    try:
-        return steps in run.steps and read_checkpoint(run.path, steps).finished
-    except ValueError:
-        return False
+def _steps(run: Run) -> int:
+    return run.experiment.train.steps if run.experiment.train is not None else 0
 
 
-def _level(runs: list[Run], latest: list[Checkpoint | None]) -> list[Checkpoint | None]:
-    """Back to the last step that a whole stack has, where a kill or damage left its runs at different ones.
-
-    So a stack stays one, and equals an unbroken one bit for bit: apart, its runs would round otherwise.
-    """
-    latest = list(latest)
-    index = {run.experiment.hash: i for i, run in enumerate(runs)}
-    stacks = {found.together for found in latest if found is not None and not found.finished}
-    for whole in stacks - {()}:
-        members = [index[one] for one in whole if one in index]
-        stood = [latest[member] for member in members]
-        foreign = any(found is not None and found.together != whole for found in stood)
-        if len(members) < len(whole) or foreign or len({found and found.step for found in stood}) == 1:
-            continue
-        if None in stood:
-            every = getattr(runs[0].experiment.train, "checkpoint_every", 0)
-            if any(found is not None and found.step > every for found in stood):
-                continue  # somebody removed a run: what the others have is not thrown away
-            for member in members:  # killed in its first save: back to the start, as if there had been none
-                runs[member].prune(max(runs[member].steps, default=0), keep=0)
-                latest[member] = None
-            continue
-        shared = set.intersection(*(set(runs[member].steps) for member in members))
-        for step in sorted(shared, reverse=True):
-            with contextlib.suppress(ValueError):
-                found = [read_checkpoint(runs[member].path, step) for member in members]
-                if all(one.together == whole and not one.finished for one in found):
-                    for member, one in zip(members, found, strict=True):
-                        latest[member] = one
-                    break
-    return latest
-
-
-class Trainer:
+class Trainer(TrainingLoop):
     """One or several runs in progress; several differ in their seeds alone and are one stack of models."""
 
     def __init__(self, runs: Sequence[Run], device: torch.device, engine: str = "auto", team: Team = ALONE):
-        first = runs[0].experiment
-        assert first.train is not None
-        self.runs, self.device, self.team = list(runs), device, team
-        self.experiment, self.task = first, first.task
-        self.config: TrainConfig = first.train
+        self.experiment, self.task = runs[0].experiment, runs[0].experiment.task
+        assert self.experiment.train is not None
+        self.config: TrainConfig = self.experiment.train
+        keep = self.config.keep_checkpoints
+        super().__init__(runs, device, steps=self.config.steps, keep_checkpoints=keep, team=team)
+        self.runs = list(runs)
         self.seeds = [run.experiment.train.seed for run in runs if run.experiment.train is not None]
         self.stacked = len(runs) > 1
         # bfloat16 is the precision of the passes; everything else stays in float32
@@ -213,61 +161,34 @@ class Trainer:
         self.began: dict[str, Any] = {key: value for key, value in known.items() if key == "start"}
         models = [self._build(seed) for seed in self.seeds]
         self.model = stack(models) if self.stacked else models[0]
+        self.batches = Batches(
+            self.experiment, self.config, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal
+        )
         self.engine, self.passes = choose(self, engine)
         captured = not isinstance(self.engine, Plain)
         self.optimizers = Optimizers(self.model, self.config.optimizer, captured=captured, dtype=self.passes.dtype)
         self.average = None if self.config.average is None else {k: v.clone() for k, v in self.weights().items()}
-        self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in self.seeds]
-        self.pool = self._draw_pool()
         # loss, error, gradient norm of each model since the last line; first step with a loss not finite, or `steps`
         self.sums = torch.zeros(3, len(runs), device=device)
         self.first_bad = torch.full((len(runs),), self.config.steps, device=device)
-        self.done = 0
-        self.spent = 0.0
+        self.boards: list[Board] = []
+        self.line: dict[str, float] = {}
 
     def run_all(self, progress: Progress | None = None, track: Sequence[str] = ()) -> None:
-        """All steps that are left, with metrics and checkpoints on the way."""
-        self.team.check_same(self.weights(), self.generators)
+        """Do all steps that are left, with metrics and checkpoints on the way."""
+        self.team.check_same(self.weights(), self.batches.generators)
         for run in self.runs:
             with writing(run):
                 run.rewind_metrics(self.done)
-        earlier = self.runs[0].provenance().get("train_seconds", 0.0) if self.done else 0.0
-        started = time.monotonic()
-        lines: list[dict[str, float]] = [{}]
-        with stop_signals() as stopping, contextlib.ExitStack() as files:
-            boards = []
+        with stop_signals(), contextlib.ExitStack() as files:
             for run in self.runs:
                 with writing(run):
-                    boards.append(files.enter_context(board(run, self.done, track)))
-            while self.done < self.config.steps:
-                self.step(self.done)
-                stopping.listen()
-                self.done += 1
-                last = self.done == self.config.steps
-                if self.done % self.config.log_every == 0 or last:
-                    lines = self.metrics()
-                    for run, shown, line in zip(self.runs, boards, lines, strict=True):
-                        with writing(run):
-                            run.append_metrics(line)
-                            for key, value in line.items():
-                                shown.add_scalar(key, value, self.done)
-                self.spent = earlier + time.monotonic() - started
-                # read once: a signal from here on stops after the next step, and saves there
-                stop = self.team.any(stopping.is_set())
-                if self.done % self.config.checkpoint_every == 0 or last or stop:
-                    self.save()
-                if progress is not None:
-                    progress(self.done, lines[0])
-                if stop and not last:
-                    where = ", ".join(str(run.path) for run in self.runs)
-                    raise Interrupted(
-                        f"stopped at step {self.done} of {self.config.steps}; saved in {where}. "
-                        f"Go on with the same command, or: looped train --resume {self.runs[0].path}"
-                    )
+                    self.boards.append(files.enter_context(board(run, self.done, track)))
+            self.run(None if progress is None else lambda done: progress(done, self.line))
 
-    def step(self, step: int) -> None:
+    def step(self, now: int) -> None:
         """One optimiser step, by the engine; nothing in it waits for the device or branches on a tensor's value."""
-        self.engine.step(step)
+        self.engine.step(now)
 
     def learn(self, prompt: Any, outputs: Tensor, now: Now, whole: AnyPrompt | None = None) -> None:
         """Judge the outputs and update the weights; `prompt` are this rank's rows of the `whole` batch.
@@ -294,7 +215,7 @@ class Trainer:
             # of pairs the last one, with the most examples before it; of a sequence every token that is scored
             pairs, end, loss = isinstance(prompt, Prompt), error[-1:], loss.detach()
             end = _at(end, now.points) if pairs else end
-            last = _part(self._mean(end), prompt, batch) if pairs else self._weighted(end, prompt, batch)
+            last = _share(self._mean(end), prompt, batch) if pairs else self._weighted(end, prompt, batch)
             self.team.add(loss, last)
             torch._foreach_add_([*self.sums], [part.reshape(-1) for part in (loss, last, norm)])  # pyright: ignore[reportPrivateImportUsage]
             # not isfinite: that is four kernels of a captured step, and this is two
@@ -303,56 +224,19 @@ class Trainer:
 
     def sample(self, step: int) -> AnyPrompt:
         """The prompts of a step."""
-        return self.draw(self.now(step))
+        return self.batches.draw(self.batches.now(step))
 
-    def draw(self, now: Now) -> AnyPrompt:
-        """Prompts, fresh or out of the pool, with the weights of their pairs; each model has its own."""
-        config = self.config
-        prompt = join([self._sample(now, index) for index in range(len(self.runs))])
-        if config.active_points is None and not config.emphasis:
-            return prompt
-        # a point of a sequence may be several tokens: a chain of thought is one for every step
-        each = prompt.num_positions // config.points
-        places = torch.arange(prompt.num_positions, device=self.device)
-        weights = (places < each * now.points).to(self.dtype)
-        if config.emphasis:
-            weights = weights * ((places + 1).to(self.dtype) / config.points) ** config.emphasis
-        weights = weights.expand(prompt.places)
-        return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
-
-    def cut(self, prompt: AnyPrompt, step: int) -> AnyPrompt:
-        """Without the pairs behind the scored ones, as far as that leaves few different lengths."""
-        kept = self.kept_pairs(step)
-        return prompt if kept is None else prompt.head(kept)
-
-    def kept_pairs(self, step: int) -> int | None:
-        """How many pairs a step's prompts keep: the scored ones, rounded up to a quarter of all; None: all.
-
-        A model that answers every pair from those before it gives the same answers, in less time.
-        """
-        points = self.config.points
-        if self.config.active_points is None or isinstance(self.task, SequenceTask) or not self.model.causal:
-            return None
-        quarter = -(-points // 4)
-        return min(points, -(-self._points(step) // quarter) * quarter)
-
-    def loops(self, step: int) -> tuple[int, dict[str, Any]]:
-        """The loops of a step, and of these the gradient's and the loss's."""
-        config = self.config
-        loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
-        return loops, config.windows(loops)
-
-    def now(self, step: int) -> Now:
-        """What changes from step to step."""
-        config = self.config
-        return Now(
-            step=step,
-            rate=config.optimizer.schedule(step, config.steps),
-            dims=None if config.dims is None else int(config.dims(step, config.steps)),
-            points=self._points(step),
-            # a young average must forget its first weights soon
-            decay=min(config.average or 0.0, (step + 1) / (step + 10)),
-        )
+    def log(self) -> None:
+        """Write a line of metrics where one is due."""
+        if self.done % self.config.log_every and self.done < self.steps:
+            return
+        lines = self.metrics()
+        self.line = lines[0]
+        for run, shown, line in zip(self.runs, self.boards, lines, strict=True):
+            with writing(run):
+                run.append_metrics(line)
+                for key, value in line.items():
+                    shown.add_scalar(key, value, self.done)
 
     def metrics(self) -> list[dict[str, float]]:
         """Means since the last line for each model; here, and only here, the host waits for the device."""
@@ -370,56 +254,54 @@ class Trainer:
             if bad < self.config.steps:
                 self._diverged(run, f"the loss was not finite at step {bad}")
 
-    def save(self) -> None:
-        """Write a checkpoint of this moment into every run folder, unless no run could go on from it."""
+    def checkpoint_due(self) -> bool:
+        """Every `checkpoint_every` steps."""
+        return self.done % self.config.checkpoint_every == 0
+
+    def checkpoints(self) -> list[dict[str, Tensor]]:
+        """Weights, averages, optimiser and random state of every run; refused where no run could go on from it."""
         self.check_finite()
         # a finite loss can have a gradient that is not, and the update comes after the loss
         if not all(bool(value.isfinite().all()) for value in self.weights().values()):
             self._diverged(self.runs[0], f"the weights were not finite after step {self.done - 1}")
         parts = {"model": self.weights(), "average": self.average or {}, "optimizer": self.optimizers.tensors()}
         flat = {f"{part}/{name}": value for part, group in parts.items() for name, value in group.items()}
-        finished = self.done == self.config.steps
-        together = tuple(run.experiment.hash for run in self.runs) if self.stacked else ()
-        for index, run in enumerate(self.runs):
-            # a stack's tensors have the axis of models in front; a lone number, such as Adam's count, is common to all
-            own = {name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()}
-            tensors = {**own, "sums": self.sums[:, index], "generator": self.generators[index].get_state()}
-            with writing(run):
-                batch = {"models_in_one_batch": len(self.runs), "ranks": self.team.size}
-                run.save_provenance(self.device, self.spent, **batch, **self.began)
-                run.save(Checkpoint(self.done, finished, tensors, together))
-        for run in self.runs:  # only now: until all have the new one, all have an old one in common
-            with writing(run):
-                run.prune(self.done, keep=self.config.keep_checkpoints)
+        return [
+            {
+                # a stack's tensors have the models as first axis; a lone number, such as Adam's count, is common to all
+                **{name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()},
+                "sums": self.sums[:, index],
+                "generator": self.batches.generators[index].get_state(),
+            }
+            for index in range(len(self.runs))
+        ]
 
-    def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
-        """Go back to the moment of the checkpoints, one for each run; with none, stay at the start."""
-        if not checkpoints:
-            return
-        for run, checkpoint in zip(self.runs, checkpoints, strict=True):
-            if self.team.leads:
-                run.check(checkpoint)
-        try:
-            self.model.load_state_dict(self._joined(checkpoints, "model"))
-            self.optimizers.load(self._joined(checkpoints, "optimizer"))
-            for index, checkpoint in enumerate(checkpoints):
-                self.generators[index].set_state(checkpoint.tensors["generator"])
-                self.sums[:, index] = checkpoint.tensors["sums"].to(self.device)
-            if self.average is not None:
-                for name, value in self._joined(checkpoints, "average").items():
-                    self.average[name].copy_(value)
-        except (RuntimeError, KeyError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"the checkpoint in {self.runs[0].path} does not fit its config: {reason}.") from None
-        self.done = checkpoints[0].step
+    def facts(self) -> dict[str, Any]:
+        """The models and ranks that trained together, and the weights that training started from."""
+        return {"models_in_one_batch": len(self.runs), "ranks": self.team.size, **self.began}
+
+    def together(self) -> tuple[str, ...]:
+        """The hashes of all runs of a stack."""
+        return tuple(run.hash for run in self.runs) if self.stacked else ()
+
+    def load(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Take everything that `checkpoints` gave."""
+        self.model.load_state_dict(self._joined(checkpoints, "model"))
+        self.optimizers.load(self._joined(checkpoints, "optimizer"))
+        for index, checkpoint in enumerate(checkpoints):
+            self.batches.generators[index].set_state(checkpoint.tensors["generator"])
+            self.sums[:, index] = checkpoint.tensors["sums"].to(self.device)
+        if self.average is not None:
+            for name, value in self._joined(checkpoints, "average").items():
+                self.average[name].copy_(value)
 
     def weights(self) -> dict[str, Tensor]:
         """The model's tensors by name."""
         return {name: value.detach() for name, value in self.model.state_dict().items()}
 
     def _diverged(self, run: Run, what: str) -> NoReturn:
-        kept = f"is of step {run.steps[-1]}" if run.steps else "does not exist: none was written yet"
-        raise Diverged(f"{what}; the last good checkpoint in {run.path} {kept}. Lower the learning rate, or clip.")
+        last = f"is of step {run.steps[-1]}" if run.steps else "does not exist: none was written yet"
+        raise Diverged(f"{what}; the last good checkpoint in {run.path} {last}. Lower the learning rate, or clip.")
 
     def _build(self, seed: int):
         with torch.random.fork_rng(devices=[]):
@@ -430,35 +312,17 @@ class Trainer:
             self.began = {"start": digest(model.state_dict())}
         return model.to(self.device, self.dtype).train()
 
-    def _sample(self, now: Now, index: int) -> AnyPrompt:
-        config, generator = self.config, self.generators[index]
-        if self.pool is not None:
-            rows = torch.randint(config.pool or 0, (config.batch,), generator=generator, device=self.device)
-            return self.pool[index].rows(rows)
-        prompt = self.task.sample(batch=config.batch, n=config.points, generator=generator, dims=now.dims)
-        return prompt.to(self.dtype)
-
-    def _draw_pool(self) -> list[AnyPrompt] | None:
-        if self.config.pool is None:
-            return None
-        generators = [torch.Generator(self.device).manual_seed(stream(seed, "pool")) for seed in self.seeds]
-        size = {"batch": self.config.pool, "n": self.config.points}
-        return [self.task.sample(**size, generator=one).to(self.dtype) for one in generators]
-
     def _mean(self, values: Tensor) -> Tensor:
-        """Mean over all but the axis of models, which stands second in (kept, models, batch, n)."""
+        """Mean over all but the axis of models, the second of (loops, models, batch, n)."""
         return values.transpose(0, 1).flatten(1).mean(1) if self.stacked else values.mean()
 
     def _weighted(self, error: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
-        """Mean over the positions of the whole batch that are scored, each by its weight: what `prompt` adds to it."""
+        """The share of this rank in the mean over the scored positions of the whole batch, each by its weight."""
         if prompt.weights is None or whole.weights is None:
-            return _part(self._mean(error), prompt, whole)
-        own, every = (weights[..., -error.shape[-1] :] for weights in (prompt.weights, whole.weights))
-        return _part(self._mean(error * own), prompt, whole) / self._mean(every.expand(len(error), *every.shape))
-
-    def _points(self, step: int) -> int:
-        schedule, points = self.config.active_points, self.config.points
-        return points if schedule is None else min(points, int(schedule(step, self.config.steps)))
+            return _share(self._mean(error), prompt, whole)
+        here, everywhere = (weights[..., -error.shape[-1] :] for weights in (prompt.weights, whole.weights))
+        total = self._mean(everywhere.expand(len(error), *everywhere.shape))
+        return _share(self._mean(error * here), prompt, whole) / total
 
     def _joined(self, checkpoints: Sequence[Checkpoint], part: str) -> dict[str, Tensor]:
         parts = [checkpoint.part(part) for checkpoint in checkpoints]
@@ -466,19 +330,19 @@ class Trainer:
         return {
             name: value.to(self.device)
             if not self.stacked or name in lone
-            else torch.stack([one[name] for one in parts]).to(self.device)
+            else torch.stack([tensors[name] for tensors in parts]).to(self.device)
             for name, value in parts[0].items()
         }
 
 
 def _at(errors: Tensor, points: int | Tensor) -> Tensor:
-    """Of (..., positions) the last one that is scored; a model that reads the last pair as its query has but one."""
+    """The last scored position of (..., positions); a model that reads the last pair as its query has only one."""
     if isinstance(points, int):
         return errors[..., :points][..., -1:]
     return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
 
 
-def _part(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
-    """Of a mean over `prompt` what it adds to that over the whole batch; all of it in a process on its own."""
-    own, every = prompt.places[-2], whole.places[-2]
-    return mean if own == every else mean * (own / every)
+def _share(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
+    """The share of this rank in the global mean: all of it in a process on its own."""
+    rows, all_rows = prompt.places[-2], whole.places[-2]
+    return mean if rows == all_rows else mean * (rows / all_rows)

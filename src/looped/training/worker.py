@@ -23,8 +23,8 @@ import torch
 from looped.config import code_of, code_places, load_code
 from looped.experiment import Experiment
 from looped.files import Busy
+from looped.training.folder import checkpoint_steps
 from looped.training.points import Point
-from looped.training.run import checkpoint_steps
 from looped.training.stopping import Interrupted, NotSaved
 from looped.training.trainer import Diverged, train
 

@@ -59,7 +59,7 @@ def _measure(world: str, plan: Callable[[Mapping[str, Any]], Plan], extra: Calla
         cases = [
             case for panels in parts.values() for one in panels for line in _cases(world, one).values() for case in line
         ]
-        found = outcomes(cases, sizes, settings.device, settings.progress)
+        found = outcomes(cases, sizes, settings)
         data: Data = {"world": world, "settings": describe(world)}
         for name, panels in parts.items():
             data[name] = []

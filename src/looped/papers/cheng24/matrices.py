@@ -33,7 +33,7 @@ def _measure(number: int, world: str):
             )
             for data, heads, free in PANELS[number]
         }
-        found = outcomes(cases.values(), sizes, settings.device, settings.progress)
+        found = outcomes(cases.values(), sizes, settings)
         panels = [
             {
                 "title": f"({data}, {heads})" + (", A = 0" if number == 3 and not free else ""),

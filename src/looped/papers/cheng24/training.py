@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -14,15 +13,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.evaluation.claims import Settings
+from looped.experiment import OptimizerConfig
 from looped.functional.attention import softmax
+from looped.functional.schedules import Trapezoid
 from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
-from looped.papers.cheng24.careful import train_carefully
 from looped.papers.cheng24.worlds import HEADS, D, Pool, Source
 from looped.prompt import Prompt
-from looped.training.family import build_family
-
-Progress = Callable[[str, float], None]
+from looped.training.clip import Clip
+from looped.training.family import Trained, build_family, family_folder, train_family
+from looped.training.rollback import Rollback
+from looped.training.stopping import stop_signals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +57,9 @@ _done: dict[tuple[Case, str], Outcome] = {}
 OTHER = {"paper": "released", "released": "paper"}
 
 
-def outcomes(
-    cases: Iterable[Case], sizes: Mapping[str, Any], device: torch.device, progress: Progress
-) -> dict[Case, Outcome]:
+def outcomes(cases: Iterable[Case], sizes: Mapping[str, Any], settings: Settings) -> dict[Case, Outcome]:
     """Every case's outcome; those that no figure has asked for yet in this process are trained, shapes side by side."""
+    device = settings.device
     key = json.dumps({name: sizes[name] for name in SIZES}, sort_keys=True) + str(device)
     wanted = list(dict.fromkeys(cases))
     # on a GPU the twin figure's models fill the same kernels, and are there when it asks for them
@@ -70,21 +71,21 @@ def outcomes(
     # the costly ones first, so that the last thread does not end alone
     groups = sorted(shapes.values(), key=lambda group: -group[0].layers * group[0].n ** 2 * len(group))
     families = [_build(group, sizes, device) for group in groups]
-    threads, stop = torch.get_num_threads(), threading.Event()
+    threads = torch.get_num_threads()
     alone = device.type != "cpu" or threads == 1 or len(groups) == 1
     torch.set_num_threads(threads if alone else 1)
     try:
-        with ThreadPoolExecutor(1 if alone else threads) as workers:
+        with stop_signals() as stop, ThreadPoolExecutor(1 if alone else threads) as workers:
             jobs = [
-                workers.submit(_train, group, family, sizes, device, stop)
+                workers.submit(_train, group, family, sizes, settings)
                 for group, family in zip(groups, families, strict=True)
             ]
             try:
                 for count, (group, job) in enumerate(zip(groups, jobs, strict=True)):
                     first = group[0]
-                    progress(f"{'+'.join(first.heads)}, n={first.n}, L={first.layers}", count / len(groups))
+                    settings.progress(f"{'+'.join(first.heads)}, n={first.n}, L={first.layers}", count / len(groups))
                     _done.update({(case, key): outcome for case, outcome in zip(group, job.result(), strict=True)})
-            except BaseException:  # Ctrl-C too: what runs ends at its next minibatch, what waits is not begun
+            except BaseException:  # what runs is saved and ends, what waits is not begun
                 stop.set()
                 workers.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -110,36 +111,69 @@ def _build(group: Sequence[Case], sizes: Mapping[str, Any], device: torch.device
     return build_family(config, seeds=[seed for _ in group for seed in sizes["seeds"]], device=device)
 
 
-def _train(
-    group: Sequence[Case], family: Any, sizes: Mapping[str, Any], device: torch.device, stop: threading.Event
-) -> list[Outcome]:
-    """Train one family, models ordered by case and then by seed; given up at a minibatch once `stop` is set."""
-    first, seeds = group[0], list(sizes["seeds"])
+def rollback_adam(optimizer: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """Adam whose rate falls to 0, each layer's gradient clipped, models that jump sent back.
+
+    `clip` is the largest norm of the last of nine layers' gradients: `clip` / (9 - i)^2 in layer i.
+    """
+    adam = OptimizerConfig(
+        learning_rate=optimizer["rate"], betas=tuple(optimizer["betas"]), schedule=Trapezoid(decay=optimizer["decay"])
+    )
+    norms = (optimizer["clip"] / (9.0 - torch.arange(layers)) ** 2).tolist()
+    return {"optimizer": adam, "clip": Clip(norm=tuple(norms), over="layer"), "rollback": Rollback()}
+
+
+def train_group(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], settings: Settings) -> Trained:
+    """Train one family, models ordered by case and then by seed, or load it."""
+    first, device = group[0], settings.device
     heads = tuple(HEADS[name] for name in first.heads)
-    sources = [Source(world=case.world, data=case.data, n=case.n, seed=seed) for case in group for seed in seeds]
-    samplers = [_pool(source, sizes["pool"], device).sampler() for source in sources]
+    sources = _sources(group, sizes)
+    generators = [source.generators(device) for source in sources]
     roots = torch.stack([source.root for source in sources]).to(device, torch.float32)
 
     def draw(step: int):
-        if stop.is_set():
-            raise InterruptedError("stopped.")
-        return prepare(_join([sample(sizes["batch"]) for sample in samplers]), heads)
+        pools = [_pool(source, sizes["pool"], device) for source in sources]
+        return prepare(
+            _join([pool.sample(sizes["batch"], *pair) for pool, pair in zip(pools, generators, strict=True)]), heads
+        )
 
     def loss(model: Any, batch: Any) -> Tensor:
         return in_context_loss(weights_of(model, first.n), heads, batch)
 
-    trained = train_carefully(
+    identity = {
+        "cases": [asdict(case) for case in group],
+        "sizes": {name: sizes[name] for name in SIZES},
+        "device": device.type,  # it decides the random numbers
+    }
+    return train_family(
         family,
         loss,
+        folder=family_folder(settings.runs, "cheng24", identity),
+        identity=identity,
         steps=sizes["steps"],
+        **rollback_adam(sizes["optimizer"], first.layers),
         draw=draw,
         every=sizes["resample"],
-        keep_every=max(1, sizes["steps"] // sizes["kept"]),
-        optimizer=sizes["optimizer"],
+        generators=[generator for pair in generators for generator in pair],
+        log_every=max(1, sizes["steps"] // sizes["kept"]),
         watch=lambda model: distances(model, roots),
+        graph=True,
     )
+
+
+def _sources(group: Sequence[Case], sizes: Mapping[str, Any]) -> list[Source]:
+    return [Source(world=case.world, data=case.data, n=case.n, seed=seed) for case in group for seed in sizes["seeds"]]
+
+
+def _train(group: Sequence[Case], family: Any, sizes: Mapping[str, Any], settings: Settings) -> list[Outcome]:
+    """Train one family and test it."""
+    first, seeds, device = group[0], list(sizes["seeds"]), settings.device
+    heads = tuple(HEADS[name] for name in first.heads)
+    trained = train_group(group, family, sizes, settings)
+    settings.trained(trained.folder)
+    assert trained.watched is not None
     watched = trained.watched.double().cpu()
-    tests = [_test(source, sizes["test"], device) for source in sources]
+    tests = [_test(source, sizes["test"], device) for source in _sources(group, sizes)]
     with torch.no_grad():
         weights, found = weights_of(family, first.n), []
         for index, (prompt, _) in enumerate(tests):

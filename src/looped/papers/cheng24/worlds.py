@@ -6,7 +6,6 @@ drawn once into a pool; every minibatch has fresh labels and, the kernels being 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +17,9 @@ from looped.baselines.gaussian_process import posterior_mean
 from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
+from looped.functional.streams import stream
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import SPREAD, GaussianProcess, MixedProcess, Part
-from looped.training.trainer import stream
 
 D = 5
 HEADS: dict[str, Kernel] = {"linear": kernels.linear, "relu": kernels.relu, "exp": kernels.exp, "softmax": softmax}
@@ -68,6 +67,11 @@ class Source:
         """Sigma^{1/2}."""
         return self.task.root
 
+    def generators(self, device: torch.device, purpose: str = "train") -> list[torch.Generator]:
+        """The streams of its minibatches, on the device and on the host, the same for everyone who asks."""
+        seed = stream(self.seed, f"{purpose}/labels/{self.n}")
+        return [torch.Generator(place).manual_seed(seed) for place in (device, "cpu")]
+
 
 class Pool:
     """Gram matrices of a source's prompts with their roots; it never changes, so families may share it."""
@@ -85,22 +89,16 @@ class Pool:
         self.points, self.root = self.xi.float(), self.exact.float()
         self.sigma = source.root.to(device, torch.float32)
 
-    def sampler(self) -> Callable[[int], Prompt]:
-        """A stream of minibatches, the same for everyone who asks: batch -> prompts.
+    def sample(self, batch: int, generator: torch.Generator, host: torch.Generator) -> Prompt:
+        """A minibatch; `host` is a generator on the CPU.
 
         x = Sigma^{1/2} O xi,  y = R z,  R R' = K_+,  z ~ N(0, I), O a rotation common to the minibatch
         """
-        seed = stream(self.source.seed, f"{self.purpose}/labels/{self.source.n}")
-        generator, host = torch.Generator(self.device).manual_seed(seed), torch.Generator().manual_seed(seed)
-
-        def sample(batch: int) -> Prompt:
-            rows = torch.randint(len(self.xi), (batch,), generator=generator, device=self.device)
-            turn = self.sigma
-            if self.source.data != "mixed":
-                turn = torch.linalg.qr(torch.randn(D, D, generator=host))[0].to(self.device) @ self.sigma
-            return Prompt(self.points[rows] @ turn, self._labels(self.root[rows], generator))
-
-        return sample
+        rows = torch.randint(len(self.xi), (batch,), generator=generator, device=self.device)
+        turn = self.sigma
+        if self.source.data != "mixed":
+            turn = torch.linalg.qr(torch.randn(D, D, generator=host))[0].to(self.device) @ self.sigma
+        return Prompt(self.points[rows] @ turn, self._labels(self.root[rows], generator))
 
     def all(self) -> Prompt:
         """Every prompt of the pool once, with one draw of labels."""

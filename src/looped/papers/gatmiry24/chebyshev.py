@@ -17,86 +17,75 @@ from torch import Tensor
 from looped.functional.polynomials import extremal_size
 from looped.papers.gatmiry24.best import best_rates, chebyshev_rates, interval, loss_of
 from looped.papers.gatmiry24.covariances import Anisotropic, Exact
-from looped.papers.gatmiry24.families import Losses, Models, Setups, axis
+from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
 from looped.papers.gatmiry24.losses import Scores, exact_loss
 from looped.papers.gatmiry24.training import EXACT, Member, spread
 from looped.studies import Axis, Cell, Learned, Panels, Study, Table, claim, curve
 from looped.studies.expressions import Quantity
 
 KAPPA = 8
-SETUPS: dict[str, Setups] = {
-    "smoke": {
-        "isotropic": (Exact(d=3), EXACT["smoke"]),
-        "anisotropic": (Anisotropic(d=3, batch=8, tests=64), EXACT["smoke"]),
-    },
-    "cpu": {
-        "isotropic": (Exact(), EXACT["cpu"]),
-        "anisotropic": (Anisotropic(batch=32, tests=2000), replace(EXACT["cpu"], steps=1500)),
-    },
-    "paper": {
-        "isotropic": (Exact(), EXACT["paper"]),
-        "anisotropic": (Anisotropic(), replace(EXACT["paper"], steps=10_000)),
-    },
+SETUPS = {
+    "smoke": (Exact(d=3), Anisotropic(d=3, batch=8, tests=64), EXACT["smoke"].steps),
+    "cpu": (Exact(), Anisotropic(batch=32, tests=2000), 1500),
+    "paper": (Exact(), Anisotropic(), 10_000),
 }
-"""Scale -> kind of covariance -> covariances and training."""
+"""Scale -> isotropic covariances, anisotropic ones, steps of training on these."""
 DEPTHS = {"smoke": (1, 2), "cpu": (1, 2, 3, 4, 6, 8), "paper": (1, 2, 3, 4, 5, 6, 7, 8)}
 SEEDS = {"smoke": 1, "cpu": 2, "paper": 3}
+COVARIANCES = ("isotropic", "anisotropic")
 NEAR = 0.1
 """Relative distance that counts as found."""
-BEST = "best polynomial"
-CHEBYSHEV = "Chebyshev weights"
-UPPER = "Theorem 2's bound"
-LOWER = "least possible (Lemma 3)"
+BEST, CHEBYSHEV = "best polynomial", "Chebyshev polynomial"
+UPPER, LOWER = "Theorem 2's bound", "least possible (Lemma 3)"
 
 
 def cells(scale: str) -> dict[Cell, Models]:
     """Both kinds of covariance, each at all depths."""
-    return {
-        Cell(covariance=name): Models(
-            kind="multilayer", depths=DEPTHS[scale], windows=spread(KAPPA), covariance=covariance, training=training
-        )
-        for name, (covariance, training) in SETUPS[scale].items()
-    }
+    exact, anisotropic, steps = SETUPS[scale]
+    isotropic = Models(
+        kind="multilayer", depths=DEPTHS[scale], windows=spread(KAPPA), covariance=exact, training=EXACT[scale]
+    )
+    turned = replace(isotropic, covariance=anisotropic, training=replace(EXACT[scale], steps=steps))
+    return {Cell(covariance="isotropic"): isotropic, Cell(covariance="anisotropic"): turned}
 
 
 @dataclass(frozen=True, kw_only=True)
-class LossesAndRates(Losses):
-    """By depth `loss` and `largest_loss`, over s in [1, kappa]; of the deepest model of seed 0 `rates` and `off_identity`.
+class LossesAndRates(LossCurves):
+    """By depth the mean `loss` over s in [1, kappa] and the loss at the worst s, and the deepest model's weights.
 
-    `rates` are the eigenvalues of all its A_t, ascending; `off_identity` is how far each A_t is from a multiple of I.
+    `rates` are the eigenvalues of all A_t of seed 0, ascending; `off_identity` is |A_t - a_t I| / |A_t| by layer.
     """
 
     def add_trained(
-        self, table: Table, cells: Sequence[Cell], shared: Models, members: Sequence[Member], score: Scores
+        self, table: Table, family: Mapping[Cell, Models], members: Sequence[Member], score: Scores
     ) -> None:
         """Losses and learned weights of a trained family."""
-        super().add_trained(table, cells, shared, members, score)
+        super().add_trained(table, family, members, score)
         grid = torch.linspace(1, KAPPA, 400, dtype=torch.float64, device=score.device)[None]
         largest = exact_loss(score, [member.depth for member in members], grid).amax(1)
-        self.add_by_member(table, cells, shared, "largest_loss", largest)
-        first = score[0].cpu()
-        rates = torch.linalg.eigvals(first).real.flatten().sort().values.tolist()
-        (cell,) = cells
+        self.add_by_member(table, family, "loss_at_worst_s", largest)
+        (cell,), deepest = family, score[0].cpu()
+        rates = torch.linalg.eigvals(deepest).real.flatten().sort().values.tolist()
         table.add(cell, "rates", rates, x=range(1, len(rates) + 1), seed=0)
-        table.add(cell, "off_identity", off_identity(first).tolist(), x=range(1, len(first) + 1), seed=0)
+        table.add(cell, "off_identity", off_identity(deepest).tolist(), x=range(1, len(deepest) + 1), seed=0)
 
     def add_references(self, table: Table, cells: Mapping[Cell, Models]) -> None:
-        """The best polynomial, the Chebyshev weights, and the bounds."""
+        """The best polynomial, the Chebyshev polynomial, and the bounds."""
         models = next(iter(cells.values()))
-        depths, deepest, d = models.depths, max(models.depths), models.covariance.d
+        depths, deepest = models.depths, max(models.depths)
         nodes = interval(1, KAPPA, nodes=deepest + 1)
-        for name, weights in ((BEST, lambda L: best_rates(nodes, L)), (CHEBYSHEV, _chebyshev)):
-            table.add({"model": name}, "loss", [loss_of(weights(L), nodes) for L in depths], x=depths)
-            rates = weights(deepest).sort().values.repeat_interleave(d).tolist()
+        weights = {
+            BEST: lambda layers: best_rates(nodes, layers),
+            CHEBYSHEV: lambda layers: chebyshev_rates(layers, 1, KAPPA),
+        }
+        for name, rates_of in weights.items():
+            table.add({"model": name}, "loss", [loss_of(rates_of(L), nodes) for L in depths], x=depths)
+            rates = rates_of(deepest).sort().values.repeat_interleave(models.covariance.d).tolist()
             table.add({"model": name}, "rates", rates, x=range(1, len(rates) + 1))
         upper = [(2 * math.exp(-2 * L / math.sqrt(KAPPA))) ** 2 for L in depths]
-        table.add({"model": UPPER}, "largest_loss", upper, x=depths)
         lower = [extremal_size(L, 1, KAPPA) ** 2 for L in depths]
-        table.add({"model": LOWER}, "largest_loss", lower, x=depths)
-
-
-def _chebyshev(layers: int) -> Tensor:
-    return chebyshev_rates(layers, 1, KAPPA)
+        table.add({"model": UPPER}, "loss_at_worst_s", upper, x=depths)
+        table.add({"model": LOWER}, "loss_at_worst_s", lower, x=depths)
 
 
 def off_identity(matrices: Float[Tensor, "layers d d"]) -> Float[Tensor, " layers"]:
@@ -106,14 +95,14 @@ def off_identity(matrices: Float[Tensor, "layers d d"]) -> Float[Tensor, " layer
     return (matrices - middle[:, None, None] * eye).norm(dim=(-2, -1)) / matrices.norm(dim=(-2, -1))
 
 
-def apart(covariance: str, model: str) -> Quantity:
-    """The largest relative distance of an eigenvalue from its rate, both in ascending order."""
-    return abs(curve("rates", covariance=covariance) / curve("rates", model=model) - 1).largest()
+def rates_apart(wanted: str, **labels: str) -> Quantity:
+    """The largest relative distance of a rate from the one of the same rank."""
+    return abs(curve("rates", **labels) / curve("rates", model=wanted) - 1).largest()
 
 
 def over_bound(model: str) -> Quantity:
-    """The largest loss over [1, kappa] in units of a bound, by depth."""
-    return curve("largest_loss", covariance="isotropic") / curve("largest_loss", model=model)
+    """The loss at the worst s in units of a bound, by depth."""
+    return curve("loss_at_worst_s", covariance="isotropic") / curve("loss_at_worst_s", model=model)
 
 
 BEYOND_CHEBYSHEV = Study(
@@ -122,10 +111,10 @@ BEYOND_CHEBYSHEV = Study(
     cells=cells,
     measure=lambda scale: LossesAndRates(seeds=SEEDS[scale]),
     panels=[
-        Panels(y="loss", axis=axis("layers L", "mean loss over [1, κ]"), colour="covariance", title=" "),
-        Panels(y="largest_loss", axis=axis("layers L", "largest loss over [1, κ]"), colour="covariance", title=" "),
-        Panels(y="rates", axis=Axis(x="eigenvalue's rank", y="eigenvalues of all A", log=True), colour="covariance"),
-        Panels(y="off_identity", axis=axis("layer", "|A - a I| / |A|"), colour="covariance"),
+        Panels(y="loss", axis=log_loss("layers L", "mean loss over [1, κ]"), colour="covariance"),
+        Panels(y="loss_at_worst_s", axis=log_loss("layers L", "largest loss over [1, κ]"), colour="covariance"),
+        Panels(y="rates", axis=Axis(x="rank", y="eigenvalues of all A", log=True), colour="covariance"),
+        Panels(y="off_identity", axis=log_loss("layer", "|A - a I| / |A|"), colour="covariance"),
     ],
     learned=Learned(of="loss"),
     claims=(
@@ -135,27 +124,22 @@ BEYOND_CHEBYSHEV = Study(
                 f"Beyond the paper: training reaches the loss of the best polynomial at every depth, {covariance}.",
                 (curve("loss", covariance=covariance) / curve("loss", model=BEST)).largest() <= 1 + NEAR,
             )
-            for covariance in SETUPS["paper"]
+            for covariance in COVARIANCES
         ),
         *(
             claim(
                 f"{covariance}.finds_{name}_rates",
-                f"Beyond the paper: training finds the rates of the {what}, {covariance}.",
-                apart(covariance, model) <= NEAR,
+                f"Beyond the paper: training finds the rates of the {model}{source}, {covariance}.",
+                rates_apart(model, covariance=covariance) <= NEAR,
                 remark="the mean over s is trained, not the largest; where A is far from a I, directions take the "
                 "rates in orders of their own",
                 beside={
-                    "|A - a I| / |A| at most": curve("off_identity", covariance=covariance).largest(),
-                    "the best and the Chebyshev rates apart": abs(
-                        curve("rates", model=BEST) / curve("rates", model=CHEBYSHEV) - 1
-                    ).largest(),
+                    "largest |A - a I| / |A|": curve("off_identity", covariance=covariance).largest(),
+                    "best polynomial's rates against the Chebyshev polynomial's": rates_apart(CHEBYSHEV, model=BEST),
                 },
             )
-            for covariance in SETUPS["paper"]
-            for name, model, what in (
-                ("best", BEST, "best polynomial"),
-                ("chebyshev", CHEBYSHEV, "Chebyshev polynomial, as in Theorem 2"),
-            )
+            for covariance in COVARIANCES
+            for name, model, source in (("best", BEST, ""), ("chebyshev", CHEBYSHEV, ", as in Theorem 2"))
         ),
         claim(
             "within_bounds",

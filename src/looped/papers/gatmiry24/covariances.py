@@ -1,29 +1,31 @@
-"""Where a prompt's sample covariance XX'/n comes from: what is trained on, and how models are tested."""
+"""Where a prompt's sample covariance XX'/n comes from: what models are trained on, and how they are tested."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.streams import stream
 from looped.models.batch_last import to_last
 from looped.papers.gatmiry24.best import Nodes, compress
 from looped.papers.gatmiry24.losses import Scores, anisotropic_loss, covariance_loss, exact_loss, sampled_loss
 from looped.papers.gatmiry24.training import Member
 from looped.training.family import Draw, Loss
-from looped.training.trainer import stream
 
 RANGE = (0.4, 8.6)
 """Every covariance that any figure tests lies in it."""
+Losses = Float[Tensor, "halves models"]
+"""Each model's loss on windows of each half-width, None being as trained."""
 
 
 class Objective(NamedTuple):
-    """What a family is trained on, as `train_family` takes it."""
+    """A family's loss and the batches that it reads, as `train_family` takes them."""
 
     loss: Loss
     draw: Draw | None = None
@@ -32,23 +34,23 @@ class Objective(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Covariance(ABC):
-    """A way to get a prompt's sample covariance."""
+class Exact:
+    """The sample covariance is Sigma = s I itself, so that the loss has a closed form (Lemma 4)."""
 
     dtype: ClassVar[torch.dtype] = torch.float64
-    """Of weights in training."""
     d: int = 10
     """Dimensions."""
 
-    @abstractmethod
-    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
-        """The loss of a family of these members and the batches that it reads."""
+    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+        """The mean loss over s, integrated exactly."""
+        depths, (s, weights) = _depths(members), _rule(members, device, half)
+        return Objective(lambda family, batch: (exact_loss(family["score"], depths, s) * weights).sum(-1))
 
-    @abstractmethod
-    def losses(
-        self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]
-    ) -> Float[Tensor, "halves models"]:
-        """Each model's loss on windows of each half-width; None: as trained."""
+    @torch.no_grad()
+    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+        """Mean losses over s, integrated exactly."""
+        objectives = [self.objective(members, score.device, half) for half in halves]
+        return torch.stack([objective.loss({"score": score}, None) for objective in objectives])
 
     def spectrum(self, nodes: int) -> Nodes:
         """A rule for the eigenvalues of the sample covariance in units of s, exact below degree 2 nodes."""
@@ -56,31 +58,47 @@ class Covariance(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exact(Covariance):
-    """The sample covariance is Sigma = s I itself, so that the loss has a closed form (Lemma 4)."""
+class Anisotropic(Exact):
+    """The sample covariance is Sigma itself, with eigenvalues uniform on the members' one window, turned at random."""
 
-    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
-        """The mean loss over s, integrated exactly."""
-        depths = [member.depth for member in members]
-        s, weights = (part.to(device) for part in _padded([member.nodes() for member in members]))
-        return Objective(lambda family, batch: (exact_loss(family["score"], depths, s) * weights).sum(-1))
+    batch: int = 256
+    """Covariances in a step's batch."""
+    tests: int = 20_000
+    """Covariances that models are tested on."""
+
+    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+        """The mean loss over fresh covariances in every step."""
+        depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(0, "covariances"))
+        return Objective(
+            lambda family, root: anisotropic_loss(family["score"], depths, root).mean(-1),
+            lambda step: self.roots(members[0], self.batch, generator, seed=0),
+            generators=[generator],
+        )
 
     @torch.no_grad()
-    def losses(
-        self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]
-    ) -> Float[Tensor, "halves models"]:
-        """Each model's loss, integrated exactly over s."""
-        depths = [member.depth for member in members]
-        rules = [_padded([member.nodes(half) for member in members]) for half in halves]
-        parts = [exact_loss(score, depths, s.to(score)) * weights.to(score) for s, weights in rules]
-        return torch.stack([part.sum(-1) for part in parts])
+    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+        """Mean losses over `tests` covariances; there are no windows but those of training."""
+        assert list(halves) == [None]
+        generator = torch.Generator(score.device).manual_seed(stream(1, "covariances"))
+        parts = self.roots(members[0], self.tests, generator, seed=1).split(500)
+        return torch.cat([anisotropic_loss(score, _depths(members), part) for part in parts], 1).mean(1)[None]
+
+    def roots(self, member: Member, batch: int, generator: torch.Generator, *, seed: int) -> Float[Tensor, "batch d d"]:
+        """Sigma^{1/2} with eigenvalues uniform on a member's window and uniformly random directions."""
+        (centre,), half = member.windows.centres, member.windows.half
+        axes = rotated(self.d, batch, generator, seed=seed, dtype=torch.float64)
+        place: dict[str, Any] = {"dtype": axes.dtype, "device": axes.device, "generator": generator}
+        values = (centre - half) + 2 * half * torch.rand(batch, 1, self.d, **place)
+        return (axes * values.sqrt()) @ axes.mT
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled(Covariance):
+class Sampled:
     """n Gaussian examples, whose sample covariance has eigenvalues far from s: the paper's experiments."""
 
     dtype: ClassVar[torch.dtype] = torch.float32
+    d: int = 10
+    """Dimensions."""
     n: int = 20
     """Examples in a prompt."""
     batch: int = 20_000
@@ -94,24 +112,42 @@ class Sampled(Covariance):
 
     def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
         """The mean squared error over a batch of prompts."""
-        depths, prompts = [member.depth for member in members], Prompts(members, self, device)
+        depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(self.prompt_seed, "prompts"))
+        return Objective(
+            lambda family, batch: sampled_loss(family["score"], depths, *batch),
+            lambda step: self.prompts(members, generator),
+            self.every,
+            [generator],
+        )
 
-        def loss(family: Any, batch: Any) -> Tensor:
-            return sampled_loss(family["score"], depths, *batch)
+    def prompts(self, members: Sequence[Member], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """(ZZ'/n, s, w), prompts last: z and w standard normal, x = sqrt(s) z.
 
-        return Objective(loss, prompts, self.every, [prompts.generator])
+        Members come seed fastest; each seed has its own prompts, which its members share but for s.
+        """
+        device, order = generator.device, [member.seed for member in members]
+        seeds = len(set(order))
+        if order != sorted(set(order)) * (len(members) // seeds):
+            raise ValueError(f"members must go through their seeds in turn; got {order}.")
+        windows = [member.windows for member in members]
+        counts = torch.tensor([[len(window.centres)] for window in windows], device=device)
+        half = torch.tensor([[window.half] for window in windows], device=device)
+        longest = int(counts.max())
+        padded = [[*window.centres, *[0.0] * (longest - len(window.centres))] for window in windows]
+        w = torch.randn(seeds, self.d, self.batch, generator=generator, device=device)
+        covariance = wishart(seeds * self.batch, self.n, self.d, generator).unflatten(0, (seeds, self.batch))
+        drawn = torch.rand(2, seeds, self.batch, generator=generator, device=device)
+        which, where = drawn.repeat(1, len(members) // seeds, 1)
+        centre = torch.tensor(padded, device=device).gather(1, (which * counts).long().clamp(max=longest - 1))
+        return to_last(covariance), centre + half * (2 * where - 1), w
 
     @torch.no_grad()
-    def losses(
-        self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]
-    ) -> Float[Tensor, "halves models"]:
-        """Each model's loss, integrated exactly over s, w* and the query.
+    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+        """Mean losses over the same `tests` sample covariances for all, integrated exactly over s, w* and the query.
 
-        All models and widths see the same `tests` sample covariances in units of s; the loss as a polynomial in s is
-        read at Chebyshev nodes.
+        The loss is a polynomial in s, read at Chebyshev nodes.
         """
-        score = score.double()
-        depths = [member.depth for member in members]
+        score, depths = score.double(), _depths(members)
         points = _chebyshev_nodes(2 * depths[0] + 1).to(score)
         values = torch.zeros(len(members), len(points), dtype=score.dtype, device=score.device)
         generator = torch.Generator(score.device).manual_seed(stream(self.prompt_seed, "tests"))
@@ -121,88 +157,17 @@ class Sampled(Covariance):
             for index, point in enumerate(points):
                 values[:, index] += covariance_loss(score, depths, covariance, point.expand(1, len(covariance))).mean(1)
         values /= blocks
-        rules = [_padded([member.nodes(half) for member in members]) for half in halves]
-        parts = [_interpolate(points, values, s.to(score)) * weights.to(score) for s, weights in rules]
-        return torch.stack([part.sum(-1) for part in parts])
+        rules = [_rule(members, score.device, half) for half in halves]
+        return torch.stack([(_interpolate(points, values, s) * weights).sum(-1) for s, weights in rules])
 
     def spectrum(self, nodes: int) -> Nodes:
-        """A rule for the eigenvalues of `tests` sample covariances."""
+        """A rule for the eigenvalues of `tests` sample covariances in units of s, exact below degree 2 nodes."""
         covariance = wishart(self.tests, self.n, self.d, torch.Generator().manual_seed(0)).double()
         values = torch.linalg.eigvalsh(covariance).flatten()
         return compress((values, torch.full_like(values, 1 / len(values))), nodes)
 
 
-class Prompts:
-    """Prompts for all members, seed fastest: each seed has its own, which its members share but for s."""
-
-    def __init__(self, members: Sequence[Member], sizes: Sampled, device: torch.device):
-        self.sizes, self.device = sizes, device
-        self.seeds = sorted({member.seed for member in members})
-        seeds = [member.seed for member in members]
-        if seeds != self.seeds * (len(members) // len(self.seeds)):
-            raise ValueError(f"members must go through their seeds in turn; got {seeds}.")
-        self.generator = torch.Generator(device).manual_seed(stream(sizes.prompt_seed, "prompts"))
-        centres = [member.windows.centres for member in members]
-        longest = max(map(len, centres))
-        self.centres = torch.tensor([[*values, *[0.0] * (longest - len(values))] for values in centres], device=device)
-        self.counts = torch.tensor([len(values) for values in centres], device=device)[:, None]
-        self.half = torch.tensor([member.windows.half for member in members], device=device)[:, None]
-
-    def __call__(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """(ZZ'/n, s, w), prompts last: z and w standard normal, x = sqrt(s) z."""
-        batch, d, seeds = self.sizes.batch, self.sizes.d, len(self.seeds)
-        w = torch.randn(seeds, d, batch, generator=self.generator, device=self.device)
-        covariance = wishart(seeds * batch, self.sizes.n, d, self.generator).view(seeds, batch, d, d)
-        drawn = torch.rand(2, seeds, batch, generator=self.generator, device=self.device)
-        which, where = drawn.repeat(1, len(self.centres) // seeds, 1)
-        centre = self.centres.gather(1, (which * self.counts).long().clamp(max=self.centres.shape[1] - 1))
-        return to_last(covariance), centre + self.half * (2 * where - 1), w
-
-
-@dataclass(frozen=True, kw_only=True)
-class Anisotropic(Covariance):
-    """The sample covariance is Sigma itself, with eigenvalues uniform on the members' one window, turned at random."""
-
-    batch: int = 256
-    """Covariances in a step's batch."""
-    tests: int = 20_000
-    """Covariances that models are tested on."""
-
-    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
-        """The mean loss over fresh covariances in every step."""
-        depths, roots = [member.depth for member in members], Roots(self.d, members[0], 0, device)
-        return Objective(
-            lambda family, root: anisotropic_loss(family["score"], depths, root).mean(-1),
-            lambda step: roots(self.batch),
-            generators=[roots.generator],
-        )
-
-    @torch.no_grad()
-    def losses(
-        self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]
-    ) -> Float[Tensor, "halves models"]:
-        """Each model's mean loss over `tests` covariances, as trained."""
-        assert list(halves) == [None], "anisotropic covariances have no other windows"
-        tested = Roots(self.d, members[0], 1, score.device)(self.tests)
-        depths = [member.depth for member in members]
-        return torch.cat([anisotropic_loss(score, depths, part) for part in tested.split(500)], 1).mean(1)[None]
-
-
-class Roots:
-    """Sigma^{1/2} with eigenvalues uniform on a member's window and uniformly random directions, in float64."""
-
-    def __init__(self, d: int, member: Member, seed: int, device: torch.device):
-        (centre,) = member.windows.centres
-        self.low, self.high = centre - member.windows.half, centre + member.windows.half
-        self.pool = rotations(d, seed).to(device)
-        self.generator = torch.Generator(device).manual_seed(stream(seed, "covariances"))
-
-    def __call__(self, batch: int) -> Float[Tensor, "batch d d"]:
-        """A fresh batch."""
-        axes = turned(self.pool, batch, self.generator)
-        place: dict[str, Any] = {"dtype": axes.dtype, "device": axes.device, "generator": self.generator}
-        values = self.low + (self.high - self.low) * torch.rand(batch, 1, axes.shape[-1], **place)
-        return (axes * values.sqrt()) @ axes.mT
+Covariance = Exact | Sampled
 
 
 def wishart(batch: int, n: int, d: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
@@ -211,26 +176,35 @@ def wishart(batch: int, n: int, d: int, generator: torch.Generator) -> Float[Ten
     return z.mT @ z / n
 
 
-def rotations(d: int, seed: int, count: int = 4096) -> Float[Tensor, "count d d"]:
-    """Uniformly random orthogonal matrices, in float64."""
-    generator = torch.Generator().manual_seed(stream(seed, "rotations"))
-    basis, triangle = torch.linalg.qr(torch.randn(count, d, d, dtype=torch.float64, generator=generator))
-    return basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]
-
-
-def turned(pool: Float[Tensor, "count d d"], batch: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
-    """Products of two matrices of a pool: as good as fresh ones, without a factorisation at every step."""
+def rotated(
+    d: int, batch: int, generator: torch.Generator, *, seed: int, dtype: torch.dtype
+) -> Float[Tensor, "batch d d"]:
+    """Random rotations: products of two of a pool, as good as fresh ones without a factorisation at every step."""
+    pool = _pool(d, seed, generator.device, dtype)
     first, second = torch.randint(len(pool), (2, batch), generator=generator, device=generator.device)
     return pool[first] @ pool[second]
 
 
-def _padded(rules: Sequence[Nodes]) -> tuple[Tensor, Tensor]:
-    """Rules of several lengths as one: further points at 1, of weight 0."""
+@cache
+def _pool(d: int, seed: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "count d d"]:
+    """Uniformly random orthogonal matrices."""
+    generator = torch.Generator().manual_seed(stream(seed, "rotations"))
+    basis, triangle = torch.linalg.qr(torch.randn(4096, d, d, dtype=torch.float64, generator=generator))
+    return (basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]).to(device, dtype)
+
+
+def _depths(members: Sequence[Member]) -> list[int]:
+    return [member.depth for member in members]
+
+
+def _rule(members: Sequence[Member], device: torch.device, half: float | None) -> tuple[Tensor, Tensor]:
+    """Each member's rule for s, exact for its loss; those with fewer points have further ones at 1, of weight 0."""
+    rules = [member.windows.nodes(member.depth + 1, half) for member in members]
     longest = max(len(points) for points, _ in rules)
     s, weights = torch.ones(len(rules), longest).double(), torch.zeros(len(rules), longest).double()
     for row, (points, shares) in enumerate(rules):
         s[row, : len(points)], weights[row, : len(points)] = points, shares
-    return s, weights
+    return s.to(device), weights.to(device)
 
 
 def _chebyshev_nodes(count: int) -> Tensor:

@@ -7,9 +7,8 @@ their covariance, XX'/n = Sigma: with so few Gaussian examples the sampling nois
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -18,43 +17,49 @@ from torch import Tensor
 
 from looped.config import encode
 from looped.functional import kernels
+from looped.functional.streams import stream
 from looped.models.kernel_transformer import KernelTransformerConfig, restricted, unrestricted
-from looped.papers.gatmiry24.covariances import rotations, turned
-from looped.papers.gatmiry24.families import axis
-from looped.papers.gatmiry24.robustness import WIDEST, growths
-from looped.papers.gatmiry24.training import KINDS, Kind, Training, mixture, train
+from looped.papers.gatmiry24.covariances import rotated
+from looped.papers.gatmiry24.families import log_loss
+from looped.papers.gatmiry24.figures import WIDEST, growth_ratio
+from looped.papers.gatmiry24.training import KINDS, Kind, Progress, Training, mixture
 from looped.prompt import Prompt
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, at, claim
 from looped.training.family import build_family
-from looped.training.trainer import stream
 
-LINEAR, RELU, UNRESTRICTED = "restricted linear", "restricted ReLU", "unrestricted linear"
-ANISOTROPIC = "anisotropic Σ, linear"
+LINEAR, RELU = "restricted linear", "restricted ReLU"
+UNRESTRICTED, ANISOTROPIC = "unrestricted linear", "anisotropic Σ, linear"
 FORMS = {"linear": LINEAR, "relu": RELU, "unrestricted": UNRESTRICTED, "anisotropic": ANISOTROPIC}
 """Name in a claim -> `form` label."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prompts:
-    """Prompts whose sample covariance is Sigma itself: s I, or d eigenvalues drawn like s, turned at random."""
+class Form:
+    """One model and what it is trained on: k covariances s I, or covariances with d such eigenvalues."""
 
-    d: int = 5
-    """Dimensions."""
+    kind: Kind
+    """Whether layers share their weights."""
+    model: KernelTransformerConfig
+    """The model."""
+    training: Training
+    """How it is trained; first weights are the model's own."""
     n: int = 10
-    """Examples."""
-    count: int = 2
-    """How many values s has without a window, from 1 to 8."""
+    """Examples in a prompt."""
+    k: int = 2
+    """How many values an eigenvalue has in training, from 1 to 8."""
     anisotropic: bool = False
     """Whether every direction has its own eigenvalue."""
+    batch: int = 4096
+    """Prompts in a step, for each seed."""
 
-    def sample(self, batch: int, half: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def prompts(self, batch: int, half: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """(xs, ys), XX'/n = Sigma, the query last; half-widths differ in the eigenvalues' place in the window alone.
 
-        x = Sigma^{1/2} z,  w* = Sigma^{-1/2} w
+        x = Sigma^{1/2} z,  w* = Sigma^{-1/2} w,  Sigma = s I, or d eigenvalues drawn like s, turned at random
         """
-        d, n, device = self.d, self.n, generator.device
-        centres = torch.tensor(mixture(self.count).centres, device=device, dtype=torch.float32)
-        examples = turned(_pool(n, device), batch, generator)[..., :d] * n**0.5
+        d, n, device, dtype = self.model.d, self.n, generator.device, torch.float32
+        centres = torch.tensor(mixture(self.k).centres, device=device, dtype=dtype)
+        examples = rotated(n, batch, generator, seed=0, dtype=dtype)[..., :d] * n**0.5
         z = torch.cat([examples, torch.randn(batch, 1, d, generator=generator, device=device)], 1)
         w = torch.randn(batch, d, generator=generator, device=device)
         which, where = torch.rand(2, batch, d, generator=generator, device=device)
@@ -63,28 +68,7 @@ class Prompts:
         if not self.anisotropic:
             return z * values[:, :1, None].sqrt(), ys
         # z and w are invariant under rotation: turning the axes last is turning Sigma
-        return (z * values[:, None].sqrt()) @ turned(_pool(d, device), batch, generator), ys
-
-
-@cache
-def _pool(d: int, device: torch.device) -> Tensor:
-    return rotations(d, 0).to(device, torch.float32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """One model, trained once for each seed."""
-
-    kind: Kind
-    """Whether layers share their weights."""
-    model: KernelTransformerConfig
-    """The model."""
-    prompts: Prompts
-    """What it is trained and tested on."""
-    training: Training
-    """How it is trained; the model has its own size of first weights."""
-    batch: int
-    """Prompts in a step, for each seed."""
+        return (z * values[:, None].sqrt()) @ rotated(d, batch, generator, seed=0, dtype=dtype), ys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,49 +77,47 @@ class LossesByWindow:
 
     seeds: int
     """Models of each cell, from seed 0 on."""
-    halves: tuple[float, ...]
+    halves: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, WIDEST)
     """Half-widths of the test windows."""
-    tests: int
+    tests: int = 65_536
     """Prompts that every model is tested on, the same for each."""
 
     def __call__(self, cells: Mapping[Cell, Form], context: Context) -> Table:
-        """Train a family for each cell, each model on its own prompts, and test all on every window."""
+        """Train a family for each cell, one model for each seed, and test all on every window."""
         table = Table()
         for index, (cell, form) in enumerate(cells.items()):
 
             def progress(share: float, index: int = index, what: str = str(cell)) -> None:
                 context.progress(what, (index + share) / len(cells))
 
-            family = train_form(form, self.seeds, context, progress)
-            losses = torch.stack([self.test(family, form, half, context.device) for half in self.halves], 1)
+            family = train(form, self.seeds, context, progress)
+            losses = torch.stack([self.losses(family, form, half, context.device) for half in self.halves], 1)
             for seed, values in enumerate(losses.tolist()):
                 table.add(cell, "loss", values, x=self.halves, seed=seed)
         return table
 
     @torch.no_grad()
-    def test(self, family: Any, form: Form, half: float, device: torch.device) -> Float[Tensor, " seeds"]:
+    def losses(self, family: Any, form: Form, half: float, device: torch.device) -> Float[Tensor, " seeds"]:
         """The loss of each model on windows of this half-width."""
         generator = torch.Generator(device).manual_seed(stream(1, "prompts"))
         blocks = max(1, self.tests // 1024)
-        batches = (form.prompts.sample(self.tests // blocks, half, generator) for _ in range(blocks))
+        batches = (form.prompts(self.tests // blocks, half, generator) for _ in range(blocks))
         return torch.stack([squared_error(family, batch) for batch in batches]).mean(0)
 
 
-def train_form(form: Form, seeds: int, context: Context, progress: Callable[[float], None]) -> Any:
+def train(form: Form, seeds: int, context: Context, progress: Progress) -> Any:
     """One model for each seed, each trained on its own prompts."""
     generator = torch.Generator(context.device).manual_seed(stream(0, "prompts"))
 
     def draw(step: int) -> tuple[Tensor, Tensor]:
-        xs, ys = form.prompts.sample(seeds * form.batch, 0.0, generator)
+        xs, ys = form.prompts(seeds * form.batch, 0.0, generator)
         return xs.unflatten(0, (seeds, -1)), ys.unflatten(0, (seeds, -1))
 
-    return train(
+    return form.training.train(
         build_family(form.model, range(seeds), device=context.device),
         squared_error,
-        name="gatmiry24.forms",
-        identity={"form": encode(form), "seeds": seeds},
         kind=form.kind,
-        training=form.training,
+        identity={"form": encode(form), "seeds": seeds},
         context=context,
         progress=progress,
         draw=draw,
@@ -150,35 +132,38 @@ def squared_error(family: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 
 TRAINING = Training(steps=5000, halve=0.1, betas=(0.9, 0.99), clip=1.0, clip_looped=5.0)
-SIZES = {
-    "smoke": (Prompts(d=3, n=6), 2, 16, replace(TRAINING, steps=5, clip_looped=None)),
-    "cpu": (Prompts(), 4, 128, replace(TRAINING, steps=400, rate=0.02)),
-    "paper": (Prompts(), 4, 4096, TRAINING),
+TRAININGS = {
+    "smoke": replace(TRAINING, steps=5, clip_looped=None),
+    "cpu": replace(TRAINING, steps=400, rate=0.02),
+    "paper": TRAINING,
 }
-"""Scale -> prompts, depth, batch, training."""
-HALVES = (0.0, 0.1, 0.2, 0.3, 0.4, WIDEST)
+SHAPES = {"smoke": (3, 6, 2, 16), "cpu": (5, 10, 4, 128), "paper": (5, 10, 4, 4096)}
+"""Scale -> d, n, depth, batch."""
 MEASURES = {
     "smoke": LossesByWindow(seeds=1, halves=(0.0, WIDEST), tests=64),
-    "cpu": LossesByWindow(seeds=3, halves=HALVES, tests=8192),
-    "paper": LossesByWindow(seeds=5, halves=HALVES, tests=65_536),
+    "cpu": LossesByWindow(seeds=3, tests=8192),
+    "paper": LossesByWindow(seeds=5),
 }
 
 
 def cells(scale: str) -> dict[Cell, Form]:
     """Every form, looped and multilayer."""
-    prompts, depth, batch, training = SIZES[scale]
+    d, n, depth, batch = SHAPES[scale]
     forms: dict[Cell, Form] = {}
     for kind in KINDS:
-        shape = {"d": prompts.d, "loops": depth, "layers": 1 if kind == "looped" else depth}
-        linear = restricted(**shape, init_std=1e-4)
-        form = Form(kind=kind, model=linear, prompts=prompts, training=training, batch=batch)
-        variants = {
-            LINEAR: form,
-            RELU: replace(form, model=replace(linear, kernel=kernels.relu)),
-            UNRESTRICTED: replace(form, model=unrestricted(**shape, init_std=0.1)),
-            ANISOTROPIC: replace(form, prompts=replace(prompts, anisotropic=True)),
+        shape: dict[str, Any] = {"d": d, "loops": depth, "layers": 1 if kind == "looped" else depth}
+        models = {
+            LINEAR: restricted(**shape, init_std=1e-4),
+            RELU: restricted(**shape, init_std=1e-4, kernel=kernels.relu),
+            UNRESTRICTED: unrestricted(**shape, init_std=0.1),
+            ANISOTROPIC: restricted(**shape, init_std=1e-4),
         }
-        forms |= {Cell(form=name, model=kind): variant for name, variant in variants.items()}
+        forms |= {
+            Cell(form=name, model=kind): Form(
+                kind=kind, model=model, training=TRAININGS[scale], n=n, anisotropic=name == ANISOTROPIC, batch=batch
+            )
+            for name, model in models.items()
+        }
     return forms
 
 
@@ -187,14 +172,14 @@ BEYOND_FORMS = Study(
     title="Figure 2's question with ReLU attention, the unrestricted form and anisotropic covariances, exact setting",
     cells=cells,
     measure=MEASURES.__getitem__,
-    panels=Panels(y="loss", axis=axis("half-width w"), column="form", colour="model", line="{model}", legend_columns=2),
+    panels=Panels(y="loss", axis=log_loss("half-width w"), column="form", colour="model", line="{model}"),
     learned=Learned(of="loss", at=0.0, best=0.0),
     claims=tuple(
         claim(
             f"{name}.grows_more",
             "Beyond the paper: trained on 2 covariances, the multilayer model's loss grows by a larger factor from "
             f"w = 0 to {WIDEST:g} than the looped model's; {form}, d = 5, n = 10, depth 4, exact setting.",
-            growths(form=form) > 1,
+            growth_ratio(form=form) > 1,
             beside={f"{kind} loss at w = {WIDEST:g}": at(WIDEST, "loss", model=kind, form=form) for kind in KINDS},
         )
         for name, form in FORMS.items()

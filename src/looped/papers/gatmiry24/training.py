@@ -1,4 +1,4 @@
-"""How families of models are trained, and on which covariances.
+"""How families of models are trained, and on which scales s of the covariance s I.
 
 Training at `paper` scale takes the optimiser of the program that the paper builds on, since the paper states none.
 `cpu` has fewer steps and smaller batches, whose gradients have heavier tails: there the rate starts higher and ends
@@ -17,13 +17,16 @@ from torch import Tensor
 
 from looped.experiment import OptimizerConfig
 from looped.functional.schedules import Schedule
+from looped.functional.streams import stream
 from looped.papers.gatmiry24.best import Nodes, windows
 from looped.studies import Context
-from looped.training.family import Clip, Draw, Family, Loss, train_family
-from looped.training.trainer import stream
+from looped.training.clip import Clip
+from looped.training.family import Family, Loss, family_folder, train_family
 
 Kind = Literal["looped", "multilayer"]
 KINDS: tuple[Kind, ...] = ("multilayer", "looped")
+Progress = Callable[[float], None]
+"""Called with the share that is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,20 +52,46 @@ class Training:
     halve: float = 0.2
     """Share of the steps after which the rate is halved, each time."""
     betas: tuple[float, float] = (0.99, 0.9)
-    """How slowly Adam's two moments forget."""
+    """Adam's decay rates."""
     clip: float = 0.01
     """Largest norm of a matrix's gradient."""
     clip_looped: float | None = None
     """The same for a looped matrix, whose gradient is a sum over its loops; None: `clip`."""
     std: float = 1e-4
-    """Size of the weights at first."""
+    """Size of the first weights."""
 
-    def optimizer(self, kind: Kind) -> dict[str, Any]:
-        """The optimiser's options of `train_family`."""
-        schedule = Halving(share=self.halve)
-        adam = OptimizerConfig(kind="adamw", learning_rate=self.rate, betas=self.betas, schedule=schedule)
-        norm = self.clip if kind == "multilayer" or self.clip_looped is None else self.clip_looped
-        return {"optimizer": adam, "clip": Clip(norm=norm, over="matrix")}
+    def train(
+        self,
+        family: Family,
+        loss: Loss,
+        *,
+        kind: Kind,
+        identity: Mapping[str, Any],
+        context: Context,
+        progress: Progress,
+        **data: Any,
+    ) -> Any:
+        """The family after training; killed in the middle, it goes on. `data` is what `train_family` draws from."""
+        identity = {**identity, "kind": kind, "device": context.device.type}
+        adam = OptimizerConfig(
+            kind="adamw", learning_rate=self.rate, betas=self.betas, schedule=Halving(share=self.halve)
+        )
+        clip = self.clip if kind == "multilayer" or self.clip_looped is None else self.clip_looped
+        trained = train_family(
+            family,
+            loss,
+            folder=family_folder(context.runs, f"gatmiry24.{kind}", identity),
+            identity=identity,
+            steps=self.steps,
+            optimizer=adam,
+            clip=Clip(norm=clip, over="matrix"),
+            log_every=max(1, self.steps // 100),
+            progress=lambda done: progress(done / self.steps),
+            graph=True,
+            **data,
+        )
+        context.note_training(trained.folder)
+        return trained.family
 
 
 EXACT = {"smoke": Training(steps=20, rate=0.05), "cpu": Training(steps=3000), "paper": Training()}
@@ -75,11 +104,11 @@ SAMPLED = {"smoke": replace(NOISY, steps=10, rate=0.02), "cpu": NOISY, "paper": 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """A distribution of the scale s: uniform on the union of windows around some centres."""
+    """A distribution of s: uniform on the union of windows around some centres."""
 
-    centres: tuple[float, ...]
+    centres: tuple[float, ...] = ()
     """Where the windows lie."""
-    half: float
+    half: float = 0.0
     """Half the width of a window; 0: s is one of the centres."""
 
     def nodes(self, nodes: int, half: float | None = None) -> Nodes:
@@ -94,7 +123,7 @@ def spread(high: float) -> Windows:
 
 def mixture(count: int) -> Windows:
     """s uniform on `count` values, evenly from 1 to 8."""
-    return Windows(centres=tuple(torch.linspace(1, 8, count, dtype=torch.float64).tolist()), half=0.0)
+    return Windows(centres=tuple(torch.linspace(1, 8, count, dtype=torch.float64).tolist()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,42 +137,8 @@ class Member:
     seed: int
     """Names its first weights."""
 
-    def nodes(self, half: float | None = None) -> Nodes:
-        """A rule that is exact for the model's loss as a function of s."""
-        return self.windows.nodes(self.depth + 1, half)
-
 
 def first_weights(members: Sequence[Member], shape: tuple[int, ...], std: float) -> Float[Tensor, "models ..."]:
     """Normal weights, each member's named by its seed alone, in float64."""
     seeds = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
     return torch.stack([std * torch.randn(*shape, generator=seed, dtype=torch.float64) for seed in seeds])
-
-
-def train(
-    family: Family,
-    loss: Loss,
-    *,
-    name: str,
-    identity: Mapping[str, Any],
-    kind: Kind,
-    training: Training,
-    context: Context,
-    progress: Callable[[float], None],
-    draw: Draw | None = None,
-    every: int = 1,
-    generators: Sequence[torch.Generator] = (),
-) -> Any:
-    """The family after training."""
-    steps = training.steps
-    trained = train_family(
-        family,
-        loss,
-        steps=steps,
-        draw=draw,
-        every=every,
-        log_every=max(1, steps // 100),
-        progress=lambda done: progress(done / steps),
-        graph=True,
-        **training.optimizer(kind),
-    )
-    return trained.family

@@ -1,0 +1,111 @@
+"""The prompts of every training step, and the step's schedules: how many loops, dimensions and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from looped.experiment import Experiment, TrainConfig
+from looped.functional.streams import stream
+from looped.prompt import AnyPrompt, join
+from looped.tasks.task import SequenceTask
+
+
+@dataclass(frozen=True)
+class Now:
+    """What changes from step to step: numbers, or tensors on the device that a captured step reads."""
+
+    step: int | Tensor
+    rate: float | Tensor
+    """Factor on the learning rates."""
+    dims: int | Tensor | None
+    """Active dimensions; None: all."""
+    points: int | Tensor
+    """Scored pairs."""
+    decay: float | Tensor
+    """Of the running average of the weights."""
+
+
+class Batches:
+    """Draws a stack's prompts, one model's after the other: each model has a random stream of its own."""
+
+    def __init__(
+        self, experiment: Experiment, config: TrainConfig, seeds: Sequence[int], *,
+        device: torch.device, dtype: torch.dtype, causal: bool,
+    ):  # fmt: skip
+        self.experiment, self.config, self.task = experiment, config, experiment.task
+        self.device, self.dtype, self.causal = device, dtype, causal
+        self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in seeds]
+        self.pool = self._draw_pool(seeds)
+
+    def now(self, step: int) -> Now:
+        """What changes from step to step."""
+        config = self.config
+        return Now(
+            step=step,
+            rate=config.optimizer.schedule(step, config.steps),
+            dims=None if config.dims is None else int(config.dims(step, config.steps)),
+            points=self._points(step),
+            # a young average must forget its first weights soon
+            decay=min(config.average or 0.0, (step + 1) / (step + 10)),
+        )
+
+    def loops(self, step: int) -> tuple[int, dict[str, Any]]:
+        """The loops of a step, and how many of them carry gradient and enter the loss."""
+        config = self.config
+        loops = self.experiment.model.loops if config.depth is None else int(config.depth(step, config.steps))
+        return loops, config.windows(loops)
+
+    def draw(self, now: Now) -> AnyPrompt:
+        """Prompts, fresh or out of the pool, with the weights of their pairs; each model has its own."""
+        config = self.config
+        prompt = join([self._sample(now, index) for index in range(len(self.generators))])
+        if config.active_points is None and not config.emphasis:
+            return prompt
+        # a point of a sequence may be several tokens: a chain of thought is one for every step
+        tokens_per_point = prompt.num_positions // config.points
+        places = torch.arange(prompt.num_positions, device=self.device)
+        weights = (places < tokens_per_point * now.points).to(self.dtype)
+        if config.emphasis:
+            weights = weights * ((places + 1).to(self.dtype) / config.points) ** config.emphasis
+        weights = weights.expand(prompt.places)
+        return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
+
+    def cut(self, prompt: AnyPrompt, step: int) -> AnyPrompt:
+        """Drop the pairs behind the scored ones, as far as that leaves few different lengths."""
+        num_pairs = self.num_pairs(step)
+        return prompt if num_pairs is None else prompt.head(num_pairs)
+
+    def num_pairs(self, step: int) -> int | None:
+        """How many pairs a step's prompts have: the scored ones, rounded up to a quarter of all; None: all.
+
+        A model that answers every pair from those before it gives the same answers, in less time.
+        """
+        points = self.config.points
+        if self.config.active_points is None or isinstance(self.task, SequenceTask) or not self.causal:
+            return None
+        quarter = -(-points // 4)
+        return min(points, -(-self._points(step) // quarter) * quarter)
+
+    def _sample(self, now: Now, index: int) -> AnyPrompt:
+        config, generator = self.config, self.generators[index]
+        if self.pool is not None:
+            rows = torch.randint(config.pool or 0, (config.batch,), generator=generator, device=self.device)
+            return self.pool[index].rows(rows)
+        prompt = self.task.sample(batch=config.batch, n=config.points, generator=generator, dims=now.dims)
+        return prompt.to(self.dtype)
+
+    def _draw_pool(self, seeds: Sequence[int]) -> list[AnyPrompt] | None:
+        if self.config.pool is None:
+            return None
+        generators = [torch.Generator(self.device).manual_seed(stream(seed, "pool")) for seed in seeds]
+        size = {"batch": self.config.pool, "n": self.config.points}
+        return [self.task.sample(**size, generator=generator).to(self.dtype) for generator in generators]
+
+    def _points(self, step: int) -> int:
+        schedule, points = self.config.active_points, self.config.points
+        return points if schedule is None else min(points, int(schedule(step, self.config.steps)))

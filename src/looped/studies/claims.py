@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from looped.studies.checks import Check
 from looped.studies.expressions import Curve, NotMeasured, Quantity
-from looped.studies.table import Table
+from looped.studies.table import Series, Table, X
 
 Verdict = Literal["holds", "fails", "undecided", "not judged"]
 
@@ -40,11 +40,23 @@ class Claim:
     """What a reader must know beyond the numbers: why it fails, what was read into the sentence."""
     published: Sequence[Published] = ()
     """Numbers in print, to be shown beside ours."""
+    beside: Mapping[str, Quantity] = field(default_factory=dict)
+    """Further quantities to be shown: "with the best weights" -> what it would be then."""
 
 
-def claim(name: str, statement: str, check: Check, *, remark: str = "", published: Sequence[Published] = ()) -> Claim:
+def claim(
+    name: str,
+    statement: str,
+    check: Check,
+    *,
+    remark: str = "",
+    published: Sequence[Published] = (),
+    beside: Mapping[str, Quantity] | None = None,
+) -> Claim:
     """A claim; the text of its tolerance is made from the check."""
-    return Claim(name=name, statement=statement, check=check, remark=remark, published=tuple(published))
+    return Claim(
+        name=name, statement=statement, check=check, remark=remark, published=tuple(published), beside=beside or {}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +99,9 @@ class Learned:
     """
 
     of: str = "by_examples"
-    """The curve whose last value is the model's error."""
+    """The curve that has the model's error."""
+    at: X | None = None
+    """At which place; None: the last one."""
     zero: float | str = 1.0
     """What predicting zero costs: a number, or the name of a quantity of the cell."""
     best: float | str | None = None
@@ -101,7 +115,7 @@ class Learned:
             for series in table:
                 fits = all(value in (min, max) or series.cell.get(key) == value for key, value in leaf.labels.items())
                 if fits and series.seed is not None and series.quantity == self.of:
-                    cells.setdefault(series.cell, []).append(series.value[-1])
+                    cells.setdefault(series.cell, []).append(self._error(series))
         if not cells:
             return ""
         needed = {cell: self._needed(table, cell) for cell in cells}
@@ -119,7 +133,10 @@ class Learned:
             return (zero + self._number(table, cell, self.best)) / 2
         ends = [series for series in table if series.seed is None and series.quantity == self.of and series.x]
         shared = [series for series in ends if all(cell.get(k, v) == v or k == "model" for k, v in series.cell.items())]
-        return (zero + min((series.value[-1] for series in shared), default=0.0)) / 2
+        return (zero + min((self._error(series) for series in shared), default=0.0)) / 2
+
+    def _error(self, series: Series) -> float:
+        return series.value[-1 if self.at is None else series.x.index(self.at)]
 
     def _number(self, table: Table, cell: Any, source: float | str) -> float:
         if isinstance(source, str):
@@ -144,6 +161,7 @@ def judge(claim: Claim, table: Table, *, study: str, scale: str, preview: bool, 
     if values and not why:
         verdicts = [condition.verdict(value) for condition, value in zip(claim.check.conditions, values, strict=True)]
         verdict = "fails" if "fails" in verdicts else "undecided" if "undecided" in verdicts else "holds"
+    notes += [f"{what}: {_shown(further, table)}" for what, further in claim.beside.items()]
     notes += [f"{entry.what}: published {entry.number}, here {_shown(entry.ours, table)}" for entry in claim.published]
     value = values[0] if values else None
     return JudgedClaim(

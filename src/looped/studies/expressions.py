@@ -14,7 +14,7 @@ from typing import Any
 
 from looped.studies.checks import Check, Condition
 from looped.studies.table import Cell, Series, Table, X, text
-from looped.studies.values import Value, apply, exact, geometric_mean, quotient, reduce, seeded
+from looped.studies.values import Value, apply, averaged, exact, geometric_mean, quotient, reduce, seeded
 
 Labels = Mapping[str, Any]
 """Label -> value, or the builtins `max` and `min`."""
@@ -362,6 +362,20 @@ class Along(Quantity):
 
     def __str__(self) -> str:
         return f"{self.inner} by {self.over}"
+
+
+@dataclass(frozen=True, eq=False)
+class Average(Quantity):
+    """The mean over seeds as one number, with a bootstrap interval over seeds."""
+
+    inner: Quantity
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """Place by place."""
+        return {place: averaged(value) for place, value in self.inner.read(table, bound).items()}
+
+    def __str__(self) -> str:
+        return f"mean {self.inner}"
 
 
 @dataclass(frozen=True, eq=False)

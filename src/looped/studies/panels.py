@@ -66,6 +66,8 @@ class Panels:
     """Title of a panel, with labels in braces: "T = {T}"; empty: the column's value."""
     line: str = ""
     """Legend text of a line, with labels in braces: "b = {b}"; empty: all labels that differ."""
+    reference: str = ""
+    """Legend text of a reference line; empty: like `line`."""
     wrap: int | None = None
     """Most panels in a row."""
     top: float | None = None
@@ -163,12 +165,15 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
     colours, dashes = (_values(trained, label) for label in (panels.colour, panels.dash))
     references = 0
     for index, (cell, members) in enumerate(runs.items()):
-        label = _line_text(panels, cell, list(runs))
         if members[0].seed is None:
+            label = _line_text(panels, panels.reference or panels.line, cell)
             style = {"linestyle": DASHES[1 + references % (len(DASHES) - 1)]}
+            if panels.colour in cell and cell[panels.colour] in colours:
+                style = {"color": f"C{colours.index(cell[panels.colour]) % 6}"}
             reference_line(ax, list(members[0].x), _finite(members[0].value), label, **style)
             references += 1
             continue
+        label = _line_text(panels, panels.line, cell)
         colour = colours.index(cell.get(panels.colour)) if panels.colour in cell else index
         dash = DASHES[dashes.index(cell.get(panels.dash)) % len(DASHES)] if panels.dash in cell else None
         style = {"linestyle": dash} if dash is not None else {}
@@ -195,9 +200,9 @@ def _draw_reference(ax: Any, table: Table, panel_cell: Cell, panels: Panels) -> 
         reference_line(ax, shared[0].x, means, name, linestyle="-", linewidth=1.4)
 
 
-def _line_text(panels: Panels, cell: Cell, cells: Sequence[Cell]) -> str:
-    if panels.line and all(f"{{{name}}}" not in panels.line or name in cell for name in _braced(panels.line)):
-        return panels.line.format(**{name: text(value) for name, value in cell.items()})
+def _line_text(panels: Panels, template: str, cell: Cell) -> str:
+    if template and all(name in cell for name in _braced(template)):
+        return template.format(**{name: text(value) for name, value in cell.items()})
     hidden = {panels.column, panels.row, *panels.only}
     shown = {name: value for name, value in cell.items() if name not in hidden}
     return ", ".join(value if isinstance(value, str) else f"{name} = {text(value)}" for name, value in shown.items())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Along, Curve, OverLabel, PlaceWhere, Quantity, Share, quantity
+from looped.studies.expressions import Along, Average, Curve, OverLabel, PlaceWhere, Quantity, Share, quantity
 from looped.studies.table import X
 
 
@@ -82,6 +82,11 @@ def share(check: Check, over: str, among: Sequence[Any] | None = None) -> Quanti
     """The share of a label's values for which a condition holds."""
     [condition] = check.conditions
     return Share(along(condition.quantity, over, among), condition)
+
+
+def average(inner: Quantity) -> Quantity:
+    """The mean over seeds as one number, with its 90% bootstrap interval: for claims about a mean over trials."""
+    return Average(inner)
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:

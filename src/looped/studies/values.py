@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
+
+from looped.evaluation.bootstrap import bootstrap
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +35,9 @@ class Value:
         """What the interval is: the range over seeds, or an interval over prompts."""
         if self.seeds > 1:
             return f"mean of {self.seeds} seeds"
-        return "one seed, 90% interval over prompts" if self.seeds else "no training"
+        if self.seeds == 1:
+            return "one seed" + (", 90% interval over prompts" if self.low != self.high else "")
+        return "no training"
 
     def __str__(self) -> str:
         spread = f" [{self.low:.3g}, {self.high:.3g}]" if self.low != self.high else ""
@@ -83,6 +89,14 @@ def reduce(function: Callable[[Sequence[float]], float], values: Sequence[Value]
         return seeded(numbers, seeds=seeds)
     low, high = (function([getattr(value, end) for value in values]) for end in ("low", "high"))
     return Value(by_seed=tuple(numbers), low=min(low, high), high=max(low, high), seeds=seeds)
+
+
+def averaged(value: Value) -> Value:
+    """The mean over seeds as one number, with its 90% bootstrap interval over seeds."""
+    if len(value.by_seed) == 1:
+        return value
+    _, low, high = bootstrap(torch.tensor(value.by_seed, dtype=torch.float64))
+    return replace(value, by_seed=(value.mean,), low=float(low), high=float(high))
 
 
 def quotient(above: float, below: float) -> float:

@@ -75,8 +75,8 @@ def _lanczos(points: Tensor, start: Tensor, count: int) -> Float[Tensor, "count 
         moved = points * basis[-1]
         diagonal.append(moved @ basis[-1])
         for _ in range(2):
-            for one in basis:
-                moved = moved - (moved @ one) * one
+            for vector in basis:
+                moved = moved - (moved @ vector) * vector
         off.append(moved.norm())
         basis.append(moved / off[-1].clamp_min(1e-300))
     inner = torch.stack(off[:-1]) if count > 1 else points.new_zeros(0)
@@ -97,6 +97,11 @@ def best_rate(nodes: Nodes, loops: int) -> float:
 def chebyshev_rates(layers: int, low: float, high: float) -> Float[Tensor, " layers"]:
     """The rates of Theorem 2: one over the roots of the Chebyshev polynomial on [low, high]."""
     return 1 / chebyshev_roots(layers, low, high)
+
+
+def product(left: Nodes, right: Nodes) -> Nodes:
+    """The distribution of the product of two independent numbers."""
+    return torch.outer(left[0], right[0]).flatten(), torch.outer(left[1], right[1]).flatten()
 
 
 def loss_of(rates: Float[Tensor, " layers"], nodes: Nodes) -> float:

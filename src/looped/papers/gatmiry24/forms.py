@@ -7,177 +7,181 @@ their covariance, XX'/n = Sigma: with so few Gaussian examples the sampling nois
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.lines import finish, log_y, seeds_line
+from looped.config import encode
 from looped.functional import kernels
 from looped.functional.streams import stream
 from looped.models.kernel_transformer import KernelTransformerConfig, restricted, unrestricted
-from looped.papers.gatmiry24.depth import listed
-from looped.papers.gatmiry24.sizes import FORMS
-from looped.papers.gatmiry24.training import Kind, Sizes, folder_of, mixture, optimizer, rotations, turned
-from looped.papers.gatmiry24.windows import KINDS, grows_more
+from looped.papers.gatmiry24.covariances import rotated
+from looped.papers.gatmiry24.families import log_loss
+from looped.papers.gatmiry24.figures import WIDEST, growth_ratio
+from looped.papers.gatmiry24.training import KINDS, Kind, Progress, Training, mixture
 from looped.prompt import Prompt
-from looped.training.family import build_family, train_family
+from looped.studies import Cell, Context, Learned, Panels, Study, Table, at, claim
+from looped.training.family import build_family
 
-Make = Callable[..., KernelTransformerConfig]
-MODELS: dict[str, tuple[Make, dict[str, Any]]] = {
-    "linear": (restricted, {}),
-    "relu": (restricted, {"kernel": kernels.relu}),
-    "unrestricted": (unrestricted, {}),
-    "anisotropic": (restricted, {}),
-}
-TITLES = {
-    "linear": "restricted linear",
-    "relu": "restricted ReLU",
-    "unrestricted": "unrestricted linear",
-    "anisotropic": "anisotropic Σ, linear",
-}
+LINEAR, RELU = "restricted linear", "restricted ReLU"
+UNRESTRICTED, ANISOTROPIC = "unrestricted linear", "anisotropic Σ, linear"
+FORMS = {"linear": LINEAR, "relu": RELU, "unrestricted": UNRESTRICTED, "anisotropic": ANISOTROPIC}
+"""Name in a claim -> `form` label."""
 
 
-def measure(sizes: Sizes, settings: Settings) -> Data:
-    """The loss of every form, seed and window, `[1][seed][half]`, for both kinds."""
-    data: Data = {"halves": sizes["halves"], "count": sizes["count"], "depth": sizes["depth"]}
-    jobs: list[tuple[str, Kind]] = [(form, kind) for form in MODELS for kind in KINDS]
-    for index, (form, kind) in enumerate(jobs):
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One model and what it is trained on: k covariances s I, or covariances with d such eigenvalues."""
 
-        def report(done: int, what: str = f"{form}, {kind}", index: int = index) -> None:
-            settings.progress(what, (index + done / sizes["steps"]) / len(jobs))
+    kind: Kind
+    """Whether layers share their weights."""
+    model: KernelTransformerConfig
+    """The model."""
+    training: Training
+    """How it is trained; first weights are the model's own."""
+    n: int = 10
+    """Examples in a prompt."""
+    k: int = 2
+    """How many values an eigenvalue has in training, from 1 to 8."""
+    anisotropic: bool = False
+    """Whether every direction has its own eigenvalue."""
+    batch: int = 4096
+    """Prompts in a step, for each seed."""
 
-        losses = train_and_test(form, kind, sizes, settings, report)
-        data.setdefault(form, {})[kind] = {"loss": [listed(losses.T)]}
-    return data
+    def prompts(self, batch: int, half: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """(xs, ys), XX'/n = Sigma, the query last; half-widths differ in the eigenvalues' place in the window alone.
+
+        x = Sigma^{1/2} z,  w* = Sigma^{-1/2} w,  Sigma = s I, or d eigenvalues drawn like s, turned at random
+        """
+        d, n, device, dtype = self.model.d, self.n, generator.device, torch.float32
+        centres = torch.tensor(mixture(self.k).centres, device=device, dtype=dtype)
+        examples = rotated(n, batch, generator, seed=0, dtype=dtype)[..., :d] * n**0.5
+        z = torch.cat([examples, torch.randn(batch, 1, d, generator=generator, device=device)], 1)
+        w = torch.randn(batch, d, generator=generator, device=device)
+        which, where = torch.rand(2, batch, d, generator=generator, device=device)
+        values = centres[(which * len(centres)).long().clamp(max=len(centres) - 1)] + half * (2 * where - 1)
+        ys = torch.einsum("bnd,bd->bn", z, w)
+        if not self.anisotropic:
+            return z * values[:, :1, None].sqrt(), ys
+        # z and w are invariant under rotation: turning the axes last is turning Sigma
+        return (z * values[:, None].sqrt()) @ rotated(d, batch, generator, seed=0, dtype=dtype), ys
 
 
-def train_and_test(form: str, kind: Kind, sizes: Sizes, settings: Settings, report: Callable[[int], None]) -> Tensor:
-    """Train one model a seed, each on its own prompts, then test all on every window, (halves, seeds)."""
-    make, fields = MODELS[form]
-    depth, seeds = sizes["depth"], sizes["seeds"]
-    config = make(
-        d=sizes["d"],
-        loops=depth,
-        layers=1 if kind == "looped" else depth,
-        init_std=sizes["std"].get(form, 1e-4),
-        **fields,
-    )
-    family = build_family(config, range(seeds), device=settings.device)
-    generator = torch.Generator(settings.device).manual_seed(stream(0, "prompts"))
+@dataclass(frozen=True, kw_only=True)
+class LossesByWindow:
+    """`loss` by half-width of the test windows."""
 
-    def own(step: int) -> tuple[Tensor, Tensor]:
-        xs, ys = prompts(form, seeds * sizes["batch"], 0.0, sizes, generator)
+    seeds: int
+    """Models of each cell, from seed 0 on."""
+    halves: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, WIDEST)
+    """Half-widths of the test windows."""
+    tests: int = 65_536
+    """Prompts that every model is tested on, the same for each."""
+
+    def __call__(self, cells: Mapping[Cell, Form], context: Context) -> Table:
+        """Train a family for each cell, one model for each seed, and test all on every window."""
+        table = Table()
+        for index, (cell, form) in enumerate(cells.items()):
+
+            def progress(share: float, index: int = index, what: str = str(cell)) -> None:
+                context.progress(what, (index + share) / len(cells))
+
+            family = train(form, self.seeds, context, progress)
+            losses = torch.stack([self.losses(family, form, half, context.device) for half in self.halves], 1)
+            for seed, values in enumerate(losses.tolist()):
+                table.add(cell, "loss", values, x=self.halves, seed=seed)
+        return table
+
+    @torch.no_grad()
+    def losses(self, family: Any, form: Form, half: float, device: torch.device) -> Float[Tensor, " seeds"]:
+        """The loss of each model on windows of this half-width."""
+        generator = torch.Generator(device).manual_seed(stream(1, "prompts"))
+        blocks = max(1, self.tests // 1024)
+        batches = (form.prompts(self.tests // blocks, half, generator) for _ in range(blocks))
+        return torch.stack([squared_error(family, batch) for batch in batches]).mean(0)
+
+
+def train(form: Form, seeds: int, context: Context, progress: Progress) -> Any:
+    """One model for each seed, each trained on its own prompts."""
+    generator = torch.Generator(context.device).manual_seed(stream(0, "prompts"))
+
+    def draw(step: int) -> tuple[Tensor, Tensor]:
+        xs, ys = form.prompts(seeds * form.batch, 0.0, generator)
         return xs.unflatten(0, (seeds, -1)), ys.unflatten(0, (seeds, -1))
 
-    trained = train_family(
-        family,
-        error,
-        **folder_of(f"forms-{form}-{kind}", [], sizes, settings),
-        steps=sizes["steps"],
-        draw=own,
+    return form.training.train(
+        build_family(form.model, range(seeds), device=context.device),
+        squared_error,
+        kind=form.kind,
+        identity={"form": encode(form), "seeds": seeds},
+        context=context,
+        progress=progress,
+        draw=draw,
         generators=[generator],
-        log_every=max(1, sizes["steps"] // 100),
-        progress=report,
-        graph=True,
-        **optimizer(kind, sizes),
     )
-    settings.trained(trained.folder)
-    found = []
-    for half in sizes["halves"]:
-        generator = torch.Generator(settings.device).manual_seed(stream(1, "prompts"))
-        blocks = max(1, sizes["tests"] // 1024)
-        with torch.no_grad():
-            each = [
-                error(trained.family, prompts(form, sizes["tests"] // blocks, half, sizes, generator))
-                for _ in range(blocks)
-            ]
-        found.append(torch.stack(each).mean(0))
-    return torch.stack(found)
 
 
-def error(family: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+def squared_error(family: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Mean squared error of each model at the query; predicting zero costs 1."""
     xs, ys = batch
     return (family(Prompt(xs, ys))[-1, ..., 0] - ys[..., -1]).square().mean(-1) / xs.shape[-1]
 
 
-def prompts(form: str, batch: int, half: float, sizes: Sizes, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(xs, ys), XX'/n = Sigma, the query last; half-widths differ in the eigenvalues' place in the window alone.
-
-    x = Sigma^{1/2} z,  w* = Sigma^{-1/2} w,  Sigma = s I, or d eigenvalues drawn like s, turned at random
-    """
-    d, n, device = sizes["d"], sizes["n"], generator.device
-    centres = torch.tensor(mixture(sizes["count"])["centres"], device=device, dtype=torch.float32)
-    examples = turned(_pool(n, device), batch, generator)[..., :d] * n**0.5
-    z = torch.cat([examples, torch.randn(batch, 1, d, generator=generator, device=device)], 1)
-    w = torch.randn(batch, d, generator=generator, device=device)
-    which, where = torch.rand(2, batch, d, generator=generator, device=device)
-    values = centres[(which * len(centres)).long().clamp(max=len(centres) - 1)] + half * (2 * where - 1)
-    ys = torch.einsum("bnd,bd->bn", z, w)
-    if form != "anisotropic":
-        return z * values[:, :1, None].sqrt(), ys
-    # z and w are invariant under rotation: turning the axes last is turning Sigma
-    return (z * values[:, None].sqrt()) @ turned(_pool(d, device), batch, generator), ys
+TRAINING = Training(steps=5000, halve=0.1, betas=(0.9, 0.99), clip=1.0, clip_looped=5.0)
+TRAININGS = {
+    "smoke": replace(TRAINING, steps=5, clip_looped=None),
+    "cpu": replace(TRAINING, steps=400, rate=0.02),
+    "paper": TRAINING,
+}
+SHAPES = {"smoke": (3, 6, 2, 16), "cpu": (5, 10, 4, 128), "paper": (5, 10, 4, 4096)}
+"""Scale -> d, n, depth, batch."""
+MEASURES = {
+    "smoke": LossesByWindow(seeds=1, halves=(0.0, WIDEST), tests=64),
+    "cpu": LossesByWindow(seeds=3, tests=8192),
+    "paper": LossesByWindow(seeds=5),
+}
 
 
-@cache
-def _pool(d: int, device: torch.device) -> Tensor:
-    return rotations(d, 0).to(device, torch.float32)
+def cells(scale: str) -> dict[Cell, Form]:
+    """Every form, looped and multilayer."""
+    d, n, depth, batch = SHAPES[scale]
+    forms: dict[Cell, Form] = {}
+    for kind in KINDS:
+        shape: dict[str, Any] = {"d": d, "loops": depth, "layers": 1 if kind == "looped" else depth}
+        models = {
+            LINEAR: restricted(**shape, init_std=1e-4),
+            RELU: restricted(**shape, init_std=1e-4, kernel=kernels.relu),
+            UNRESTRICTED: unrestricted(**shape, init_std=0.1),
+            ANISOTROPIC: restricted(**shape, init_std=1e-4),
+        }
+        forms |= {
+            Cell(form=name, model=kind): Form(
+                kind=kind, model=model, training=TRAININGS[scale], n=n, anisotropic=name == ANISOTROPIC, batch=batch
+            )
+            for name, model in models.items()
+        }
+    return forms
 
 
-def draw(figure: Any, data: Data) -> None:
-    """Loss against w, a panel for each form."""
-    figure.set_size_inches(9.4, 2.9)
-    for ax, form in zip(figure.subplots(1, len(MODELS)), MODELS, strict=True):
-        for index, kind in enumerate(KINDS):
-            seeds_line(ax, index, data["halves"], data[form][kind]["loss"][0], kind, marker="o", markersize=3)
-        log_y(ax)
-        ax.set(title=TITLES[form], xlabel="half-width w")
-    figure.axes[0].set(ylabel="test loss (predicting zero = 1)")
-    finish(figure, columns=2)
-
-
-def _judge(form: str) -> Callable[[Data], Measured]:
-    def judge(data: Data) -> Measured:
-        each = {kind: {**data[form][kind], "best": [[math.nan, math.nan]]} for kind in KINDS}
-        found = grows_more(form, 0)({form: each})
-        last = {kind: [run[-1] for run in data[form][kind]["loss"][0]] for kind in KINDS}
-        shown = ", ".join(f"{kind} {_mean(values):.3g}" for kind, values in last.items())
-        growth = found.note.split(";")[0]
-        return Measured(
-            value=found.value,
-            low=found.low,
-            high=found.high,
-            holds=found.holds,
-            note=f"{growth}; loss at w = 0.5: {shown}",
-        )
-
-    return judge
-
-
-def _mean(values: list[float | None]) -> float:
-    return sum(math.inf if value is None else value for value in values) / len(values)
-
-
-beyond_forms = Figure(
+BEYOND_FORMS = Study(
     name="gatmiry24.beyond_forms",
     title="Figure 2's question with ReLU attention, the unrestricted form and anisotropic covariances, exact setting",
-    settings=FORMS,
-    measure=measure,
-    draw=draw,
+    cells=cells,
+    measure=MEASURES.__getitem__,
+    panels=Panels(y="loss", axis=log_loss("half-width w"), column="form", colour="model", line="{model}"),
+    learned=Learned(of="loss", at=0.0, best=0.0),
     claims=tuple(
-        Claim(
-            id=f"gatmiry24.beyond_forms.{form}.grows_more",
-            statement="Beyond the paper: trained on 2 covariances, the multilayer model's loss grows by a larger "
-            f"factor from w = 0 to 0.5 than the looped model's; {TITLES[form]}, d = 5, n = 10, depth 4, exact setting.",
-            tolerance="growth of multilayer / growth of looped above 1, geometric mean over seeds",
-            judge=_judge(form),
+        claim(
+            f"{name}.grows_more",
+            "Beyond the paper: trained on 2 covariances, the multilayer model's loss grows by a larger factor from "
+            f"w = 0 to {WIDEST:g} than the looped model's; {form}, d = 5, n = 10, depth 4, exact setting.",
+            growth_ratio(form=form) > 1,
+            beside={f"{kind} loss at w = {WIDEST:g}": at(WIDEST, "loss", model=kind, form=form) for kind in KINDS},
         )
-        for form in MODELS
+        for name, form in FORMS.items()
     ),
 )

@@ -1,0 +1,221 @@
+"""Where a prompt's sample covariance XX'/n comes from: what models are trained on, and how they are tested."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.functional.streams import stream
+from looped.models.fast_losses.batch_last import to_last
+from looped.papers.gatmiry24.best import Nodes, compress
+from looped.papers.gatmiry24.losses import Scores, anisotropic_loss, covariance_loss, exact_loss, sampled_loss
+from looped.papers.gatmiry24.training import Member
+from looped.training.family import Draw, Loss
+
+RANGE = (0.4, 8.6)
+"""Every covariance that any figure tests lies in it."""
+Losses = Float[Tensor, "halves models"]
+"""Each model's loss on windows of each half-width, None being as trained."""
+
+
+class Objective(NamedTuple):
+    """A family's loss and the batches that it reads, as `train_family` takes them."""
+
+    loss: Loss
+    draw: Draw | None = None
+    every: int = 1
+    generators: Sequence[torch.Generator] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """The sample covariance is Sigma = s I itself, so that the loss has a closed form (Lemma 4)."""
+
+    dtype: ClassVar[torch.dtype] = torch.float64
+    d: int = 10
+    """Dimensions."""
+
+    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+        """The mean loss over s, integrated exactly."""
+        depths, (s, weights) = _depths(members), _rule(members, device, half)
+        return Objective(lambda family, batch: (exact_loss(family["score"], depths, s) * weights).sum(-1))
+
+    @torch.no_grad()
+    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+        """Mean losses over s, integrated exactly."""
+        objectives = [self.objective(members, score.device, half) for half in halves]
+        return torch.stack([objective.loss({"score": score}, None) for objective in objectives])
+
+    def spectrum(self, nodes: int) -> Nodes:
+        """A rule for the eigenvalues of the sample covariance in units of s, exact below degree 2 nodes."""
+        return torch.ones(1).double(), torch.ones(1).double()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anisotropic(Exact):
+    """The sample covariance is Sigma itself, with eigenvalues uniform on the members' one window, turned at random."""
+
+    batch: int = 256
+    """Covariances in a step's batch."""
+    tests: int = 20_000
+    """Covariances that models are tested on."""
+
+    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+        """The mean loss over fresh covariances in every step."""
+        depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(0, "covariances"))
+        return Objective(
+            lambda family, root: anisotropic_loss(family["score"], depths, root).mean(-1),
+            lambda step: self.roots(members[0], self.batch, generator, seed=0),
+            generators=[generator],
+        )
+
+    @torch.no_grad()
+    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+        """Mean losses over `tests` covariances; there are no windows but those of training."""
+        assert list(halves) == [None]
+        generator = torch.Generator(score.device).manual_seed(stream(1, "covariances"))
+        parts = self.roots(members[0], self.tests, generator, seed=1).split(500)
+        return torch.cat([anisotropic_loss(score, _depths(members), part) for part in parts], 1).mean(1)[None]
+
+    def roots(self, member: Member, batch: int, generator: torch.Generator, *, seed: int) -> Float[Tensor, "batch d d"]:
+        """Sigma^{1/2} with eigenvalues uniform on a member's window and uniformly random directions."""
+        (centre,), half = member.windows.centres, member.windows.half
+        axes = rotated(self.d, batch, generator, seed=seed, dtype=torch.float64)
+        place: dict[str, Any] = {"dtype": axes.dtype, "device": axes.device, "generator": generator}
+        values = (centre - half) + 2 * half * torch.rand(batch, 1, self.d, **place)
+        return (axes * values.sqrt()) @ axes.mT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """n Gaussian examples, whose sample covariance has eigenvalues far from s: the paper's experiments."""
+
+    dtype: ClassVar[torch.dtype] = torch.float32
+    d: int = 10
+    """Dimensions."""
+    n: int = 20
+    """Examples in a prompt."""
+    batch: int = 20_000
+    """Prompts in a training batch, for each seed."""
+    every: int = 100
+    """Steps after which a batch is drawn anew."""
+    tests: int = 65_536
+    """Sample covariances that models are tested on."""
+    prompt_seed: int = 0
+    """Names the prompts."""
+
+    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
+        """The mean squared error over a batch of prompts."""
+        depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(self.prompt_seed, "prompts"))
+        return Objective(
+            lambda family, batch: sampled_loss(family["score"], depths, *batch),
+            lambda step: self.prompts(members, generator),
+            self.every,
+            [generator],
+        )
+
+    def prompts(self, members: Sequence[Member], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """(ZZ'/n, s, w), prompts last: z and w standard normal, x = sqrt(s) z.
+
+        Members come seed fastest; each seed has its own prompts, which its members share but for s.
+        """
+        device, order = generator.device, [member.seed for member in members]
+        seeds = len(set(order))
+        if order != sorted(set(order)) * (len(members) // seeds):
+            raise ValueError(f"members must go through their seeds in turn; got {order}.")
+        windows = [member.windows for member in members]
+        counts = torch.tensor([[len(window.centres)] for window in windows], device=device)
+        half = torch.tensor([[window.half] for window in windows], device=device)
+        longest = int(counts.max())
+        padded = [[*window.centres, *[0.0] * (longest - len(window.centres))] for window in windows]
+        w = torch.randn(seeds, self.d, self.batch, generator=generator, device=device)
+        covariance = wishart(seeds * self.batch, self.n, self.d, generator).unflatten(0, (seeds, self.batch))
+        drawn = torch.rand(2, seeds, self.batch, generator=generator, device=device)
+        which, where = drawn.repeat(1, len(members) // seeds, 1)
+        centre = torch.tensor(padded, device=device).gather(1, (which * counts).long().clamp(max=longest - 1))
+        return to_last(covariance), centre + half * (2 * where - 1), w
+
+    @torch.no_grad()
+    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+        """Mean losses over the same `tests` sample covariances for all, integrated exactly over s, w* and the query.
+
+        The loss is a polynomial in s, read at Chebyshev nodes.
+        """
+        score, depths = score.double(), _depths(members)
+        points = _chebyshev_nodes(2 * depths[0] + 1).to(score)
+        values = torch.zeros(len(members), len(points), dtype=score.dtype, device=score.device)
+        generator = torch.Generator(score.device).manual_seed(stream(self.prompt_seed, "tests"))
+        blocks = max(1, self.tests // 512)
+        for _ in range(blocks):
+            covariance = wishart(self.tests // blocks, self.n, self.d, generator).double()
+            for index, point in enumerate(points):
+                values[:, index] += covariance_loss(score, depths, covariance, point.expand(1, len(covariance))).mean(1)
+        values /= blocks
+        rules = [_rule(members, score.device, half) for half in halves]
+        return torch.stack([(_interpolate(points, values, s) * weights).sum(-1) for s, weights in rules])
+
+    def spectrum(self, nodes: int) -> Nodes:
+        """A rule for the eigenvalues of `tests` sample covariances in units of s, exact below degree 2 nodes."""
+        covariance = wishart(self.tests, self.n, self.d, torch.Generator().manual_seed(0)).double()
+        values = torch.linalg.eigvalsh(covariance).flatten()
+        return compress((values, torch.full_like(values, 1 / len(values))), nodes)
+
+
+Covariance = Exact | Sampled
+
+
+def wishart(batch: int, n: int, d: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
+    """ZZ'/n of n standard normal examples."""
+    z = torch.randn(batch, n, d, generator=generator, device=generator.device)
+    return z.mT @ z / n
+
+
+def rotated(
+    d: int, batch: int, generator: torch.Generator, *, seed: int, dtype: torch.dtype
+) -> Float[Tensor, "batch d d"]:
+    """Random rotations: products of two of a pool, as good as fresh ones without a factorisation at every step."""
+    pool = _pool(d, seed, generator.device, dtype)
+    first, second = torch.randint(len(pool), (2, batch), generator=generator, device=generator.device)
+    return pool[first] @ pool[second]
+
+
+@cache
+def _pool(d: int, seed: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "count d d"]:
+    """Uniformly random orthogonal matrices."""
+    generator = torch.Generator().manual_seed(stream(seed, "rotations"))
+    basis, triangle = torch.linalg.qr(torch.randn(4096, d, d, dtype=torch.float64, generator=generator))
+    return (basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]).to(device, dtype)
+
+
+def _depths(members: Sequence[Member]) -> list[int]:
+    return [member.depth for member in members]
+
+
+def _rule(members: Sequence[Member], device: torch.device, half: float | None) -> tuple[Tensor, Tensor]:
+    """Each member's rule for s, exact for its loss; those with fewer points have further ones at 1, of weight 0."""
+    rules = [member.windows.nodes(member.depth + 1, half) for member in members]
+    longest = max(len(points) for points, _ in rules)
+    s, weights = torch.ones(len(rules), longest).double(), torch.zeros(len(rules), longest).double()
+    for row, (points, shares) in enumerate(rules):
+        s[row, : len(points)], weights[row, : len(points)] = points, shares
+    return s.to(device), weights.to(device)
+
+
+def _chebyshev_nodes(count: int) -> Tensor:
+    angles = (2 * torch.arange(count, dtype=torch.float64) + 1) * (torch.pi / (2 * count))
+    return (RANGE[0] + RANGE[1]) / 2 + (RANGE[1] - RANGE[0]) / 2 * angles.cos()
+
+
+def _interpolate(points: Tensor, values: Tensor, at: Tensor) -> Tensor:
+    """The polynomial through (points, values) at other points, model by model: the barycentric formula."""
+    index = torch.arange(len(points), dtype=points.dtype, device=points.device)
+    weights = (-1.0) ** index * ((2 * index + 1) * (torch.pi / (2 * len(points)))).sin()
+    gaps = at[..., None] - points
+    parts = weights / torch.where(gaps == 0, 1e-300, gaps)
+    return (parts * values[:, None]).sum(-1) / parts.sum(-1)

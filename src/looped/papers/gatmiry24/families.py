@@ -1,0 +1,121 @@
+"""Models trained as families, and their losses by depth or by the width of test windows, beside the best weights'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from looped.config import encode
+from looped.papers.gatmiry24.best import Nodes, best_rate, best_rates, loss_of, product
+from looped.papers.gatmiry24.covariances import Covariance
+from looped.papers.gatmiry24.losses import Scores
+from looped.papers.gatmiry24.training import Kind, Member, Progress, Training, Windows, first_weights
+from looped.studies import Axis, Cell, Context, Table
+
+
+def log_loss(x: str, y: str = "test loss (predicting zero = 1)") -> Axis:
+    """Losses on a logarithmic axis."""
+    return Axis(x=x, y=y, log=True, floor=1e-8, places=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """The models of one cell, one for each depth and seed."""
+
+    kind: Kind
+    """Whether layers share their weights."""
+    depths: tuple[int, ...]
+    """Layers, or loops, ascending."""
+    windows: Windows
+    """The distribution of s in training."""
+    covariance: Covariance
+    """Where the sample covariance comes from."""
+    training: Training
+    """How they are trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossCurves:
+    """`loss` by depth, or by half-width of the test windows, of trained models and of the best weights.
+
+    Cells that differ in their windows alone are trained as one family.
+    """
+
+    seeds: int
+    """Models of each cell and depth, from seed 0 on."""
+    halves: tuple[float, ...] | None = None
+    """Half-widths of the test windows, for cells of one depth; None: as trained, by depth."""
+
+    def __call__(self, cells: Mapping[Cell, Models], context: Context) -> Table:
+        """Train the families and test them."""
+        table = Table()
+        families: dict[Models, dict[Cell, Models]] = {}
+        for cell, models in cells.items():
+            families.setdefault(replace(models, windows=Windows()), {})[cell] = models
+        for index, (shared, family) in enumerate(families.items()):
+
+            def progress(share: float, index: int = index, what: str = str(next(iter(family)))) -> None:
+                context.progress(what, (index + share) / len(families))
+
+            members = [
+                Member(depth=depth, windows=models.windows, seed=seed)
+                for depth in sorted(shared.depths, reverse=True)
+                for models in family.values()
+                for seed in range(self.seeds)
+            ]
+            self.add_trained(table, family, members, train(shared, members, context, progress))
+        self.add_references(table, cells)
+        return table
+
+    def add_trained(
+        self, table: Table, family: Mapping[Cell, Models], members: Sequence[Member], score: Scores
+    ) -> None:
+        """The losses of a trained family, whose members are ordered by depth, deepest first, cell and seed."""
+        covariance = next(iter(family.values())).covariance
+        self.add_by_member(table, family, "loss", covariance.losses(score, members, self.halves or (None,)))
+
+    def add_by_member(self, table: Table, family: Mapping[Cell, Models], quantity: str, values: Tensor) -> None:
+        """One number for each place and member as one series for each cell and seed."""
+        depths = next(iter(family.values())).depths
+        shaped = values.reshape(-1, len(depths), len(family), self.seeds).flip(1).flatten(0, 1).cpu()
+        for index, cell in enumerate(family):
+            for seed in range(self.seeds):
+                table.add(cell, quantity, shaped[:, index, seed].tolist(), x=self.halves or depths, seed=seed)
+
+    def add_references(self, table: Table, cells: Mapping[Cell, Models]) -> None:
+        """The losses of the best weights with A_t = a_t I, layer by layer or shared."""
+        for cell, models in cells.items():
+            deepest = max(models.depths)
+            nodes = 2 * deepest if self.halves is None else deepest + 1
+            spectrum = models.covariance.spectrum(2 * deepest)
+            tested = [product(models.windows.nodes(nodes, half), spectrum) for half in self.halves or (None,)]
+            trained = product(models.windows.nodes(nodes), spectrum)
+            rates = [best_weights(models.kind, depth, trained) for depth in models.depths]
+            best = [loss_of(weights, eigenvalues) for weights in rates for eigenvalues in tested]
+            table.add({**cell, "model": f"best {models.kind}"}, "loss", best, x=self.halves or models.depths)
+
+
+def best_weights(kind: Kind, depth: int, nodes: Nodes) -> Tensor:
+    """The rates a_t with the least loss, layer by layer or shared."""
+    if kind == "multilayer":
+        return best_rates(nodes, depth)
+    return torch.full((depth,), best_rate(nodes, depth)).double()
+
+
+def train(shared: Models, members: Sequence[Member], context: Context, progress: Progress) -> Scores:
+    """The weights of all members, which come deepest first, trained as one batch of models."""
+    covariance, training, layers = shared.covariance, shared.training, members[0].depth
+    shape = (1 if shared.kind == "looped" else layers, covariance.d, covariance.d)
+    start = first_weights(members, shape, training.std).to(context.device, covariance.dtype)
+    family = training.train(
+        {"score": start},
+        **covariance.objective(members, context.device)._asdict(),
+        kind=shared.kind,
+        identity={"covariance": encode(covariance), "members": encode(members), "std": training.std},
+        context=context,
+        progress=progress,
+    )
+    return family["score"]

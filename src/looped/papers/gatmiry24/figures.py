@@ -1,0 +1,227 @@
+"""Figure 1: loss against layers and loops. Figure 2: trained on k covariances, tested on windows around them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from looped.papers.gatmiry24.covariances import Covariance, Exact, Sampled
+from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
+from looped.papers.gatmiry24.training import EXACT, KINDS, SAMPLED, Kind, Training, mixture, spread
+from looped.studies import Cell, Learned, Panels, Study, along, at, claim, last, loops_to, worst
+from looped.studies.claims import Claim
+from looped.studies.expressions import Quantity
+
+SETTINGS = ("exact", "sampled")
+SETUPS: dict[str, dict[str, tuple[Covariance, Training]]] = {
+    "smoke": {
+        "exact": (Exact(d=3), EXACT["smoke"]),
+        "sampled": (Sampled(d=3, n=6, batch=32, every=2, tests=64), SAMPLED["smoke"]),
+    },
+    "cpu": {"exact": (Exact(), EXACT["cpu"]), "sampled": (Sampled(batch=2000, every=2, tests=4096), SAMPLED["cpu"])},
+    "paper": {"exact": (Exact(), EXACT["paper"]), "sampled": (Sampled(), SAMPLED["paper"])},
+}
+"""Scale -> setting -> covariances and training."""
+DEPTH_SETUPS = {
+    **SETUPS,
+    "cpu": {
+        **SETUPS["cpu"],
+        "sampled": (Sampled(batch=1500, every=2, tests=4096), replace(SAMPLED["cpu"], steps=800)),
+    },
+}
+"""The same for Figure 1."""
+KAPPAS = {"smoke": (2, 8), "cpu": (2, 4, 8), "paper": (2, 4, 8)}
+DEPTHS = {"smoke": (1, 2), "cpu": (1, 2, 3, 4, 6, 8), "paper": (1, 2, 3, 4, 6, 8)}
+SOLVED = {"exact": 5e-3, "sampled": 0.25}
+"""The loss that counts as solved; predicting zero costs 1."""
+BEST = {"looped": "best looped", "multilayer": "best multilayer"}
+"""Kind -> `model` label of its best weights."""
+
+
+def by_depth(scale: str, kinds: tuple[Kind, ...] = KINDS) -> dict[Cell, Models]:
+    """Every setting, kind and kappa, each at all depths."""
+    return {
+        Cell(setting=setting, model=kind, kappa=kappa): Models(
+            kind=kind, depths=DEPTHS[scale], windows=spread(kappa), covariance=covariance, training=training
+        )
+        for kind in kinds
+        for setting, (covariance, training) in DEPTH_SETUPS[scale].items()
+        for kappa in KAPPAS[scale]
+    }
+
+
+def needed(setting: str, model: str) -> Quantity:
+    """The depth at which a model's loss falls to what counts as solved."""
+    return loops_to(SOLVED[setting], of="loss", interpolate=True, setting=setting, model=model)
+
+
+def loops_for_layers(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
+    """Loops needed over layers needed, worst over kappa."""
+    return worst(needed(setting, looped) / needed(setting, multilayer), over="kappa")
+
+
+def most_diverse(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
+    """Looped over multilayer loss at the largest kappa and depth."""
+    labels = {"of": "loss", "setting": setting, "kappa": max}
+    return last(model=looped, **labels) / last(model=multilayer, **labels)
+
+
+def more_with_kappa(kind: Kind, what: str, setting: str) -> Claim:
+    """The depth needed rises with kappa."""
+    return claim(
+        f"{setting}.more_with_kappa",
+        f"The larger kappa, the more {what} are needed for a small loss (Section 5, Figure 1); {setting}.",
+        along(needed(setting, kind), "kappa").successive().least() > 1,
+        beside={"with the best weights": along(needed(setting, BEST[kind]), "kappa").successive().least()},
+    )
+
+
+FIG1A = Study(
+    name="gatmiry24.fig1a",
+    title="Test loss against layers for three ranges of covariances, multilayer",
+    cells=lambda scale: by_depth(scale, ("multilayer",)),
+    measure=lambda scale: LossCurves(seeds=2),
+    panels=Panels(
+        y="loss",
+        axis=log_loss("layers L"),
+        column="setting",
+        colour="kappa",
+        line="κ = {kappa}",
+        reference="best possible",
+        width=3.6,
+    ),
+    learned=Learned(of="loss"),
+    claims=tuple(more_with_kappa("multilayer", "layers", setting) for setting in SETTINGS),
+)
+
+FIG1B = Study(
+    name="gatmiry24.fig1b",
+    title="Test loss against loops for three ranges of covariances, looped",
+    cells=by_depth,
+    measure=lambda scale: LossCurves(seeds=2),
+    panels=Panels(
+        y="loss",
+        axis=log_loss("loops L, or layers"),
+        column="setting",
+        colour="kappa",
+        dash="model",
+        only={"model": ("looped", "multilayer", BEST["looped"])},
+        line="{model}, κ = {kappa}",
+        reference="best possible, looped",
+        width=3.6,
+    ),
+    learned=Learned(of="loss"),
+    claims=(
+        *(more_with_kappa("looped", "loops", setting) for setting in SETTINGS),
+        *(
+            claim(
+                f"{setting}.loops_close",
+                f"The number of loops needed is very close to the number of layers (Figure 1b); {setting}.",
+                loops_for_layers(setting) <= 1.5,
+                beside={"with the best weights": loops_for_layers(setting, **BEST)},
+            )
+            for setting in SETTINGS
+        ),
+        *(
+            claim(
+                f"{setting}.competitive",
+                f"L loops are very competitive with L layers even in the most diverse setting (Section 5); {setting}.",
+                most_diverse(setting) <= 2,
+                beside={"with the best weights": most_diverse(setting, **BEST)},
+            )
+            for setting in SETTINGS
+        ),
+    ),
+)
+
+COUNTS = (2, 5, 9)
+"""How many covariances a model of Figure 2 is trained on: k."""
+DEPTH = {"smoke": 2, "cpu": 8, "paper": 8}
+"""Layers, or loops, in Figure 2; the paper does not state them."""
+WIDEST = 0.5
+"""Half the width of the widest test windows."""
+HALVES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, WIDEST)
+WINDOW_LOSSES = {
+    "smoke": LossCurves(seeds=2, halves=(0.0, 0.25, WIDEST)),
+    "cpu": LossCurves(seeds=3, halves=HALVES),
+    "paper": LossCurves(seeds=3, halves=HALVES),
+}
+
+
+def by_window(scale: str) -> dict[Cell, Models]:
+    """Every setting, kind and k."""
+    return {
+        Cell(setting=setting, model=kind, k=count): Models(
+            kind=kind, depths=(DEPTH[scale],), windows=mixture(count), covariance=covariance, training=training
+        )
+        for setting, (covariance, training) in SETUPS[scale].items()
+        for kind in KINDS
+        for count in COUNTS
+    }
+
+
+def growth(**labels: Any) -> Quantity:
+    """The loss on the widest windows over that on none."""
+    return at(WIDEST, "loss", **labels) / at(0.0, "loss", **labels)
+
+
+def growth_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
+    """The growth of the multilayer model's loss over that of the looped one's."""
+    return growth(model=multilayer, **labels) / growth(model=looped, **labels)
+
+
+def widest_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
+    """Looped over multilayer loss on the widest windows."""
+    return at(WIDEST, "loss", model=looped, **labels) / at(WIDEST, "loss", model=multilayer, **labels)
+
+
+FIG2 = Study(
+    name="gatmiry24.fig2",
+    title="Test loss against the width of windows around k training covariances, looped and multilayer",
+    cells=by_window,
+    measure=WINDOW_LOSSES.__getitem__,
+    panels=Panels(
+        y="loss",
+        axis=log_loss("half-width w of the test windows"),
+        row="setting",
+        column="k",
+        colour="model",
+        line="{model}",
+        reference="{model} weights for w = 0",
+    ),
+    learned=Learned(of="loss", at=0.0),
+    claims=(
+        *(
+            claim(
+                f"{setting}.k{count}.grows_more",
+                f"Trained on {count} covariances, the multilayer model's loss grows by a larger factor from w = 0 to "
+                f"{WIDEST:g} than the looped model's (Figure 2), depth {DEPTH['paper']}, {setting}.",
+                growth_ratio(setting=setting, k=count) > 1,
+                remark="where the best multilayer loss at w = 0 is zero, the ratio says how far training got",
+                beside={"with the best weights": growth_ratio(setting=setting, k=count, **BEST)},
+            )
+            for setting in SETTINGS
+            for count in COUNTS
+        ),
+        *(
+            claim(
+                f"{setting}.k{count}.looped_lower",
+                f"Trained on {count} covariances, the looped model generalises better in absolute terms: its loss at "
+                f"w = {WIDEST:g} is the lower one (Section 5), depth {DEPTH['paper']}, {setting}.",
+                widest_ratio(setting=setting, k=count) < 1,
+                beside={"with the best weights": widest_ratio(setting=setting, k=count, **BEST)},
+            )
+            for setting in SETTINGS
+            for count in COUNTS
+        ),
+        *(
+            claim(
+                f"{setting}.perfectly_robust",
+                f"As k increases the looped model becomes perfectly robust (Section 5), k = 9, {setting}.",
+                growth(setting=setting, model="looped", k=max) <= 1.1,
+                beside={f"in the {other} setting": growth(setting=other, model="looped", k=max)},
+            )
+            for setting, other in (SETTINGS, SETTINGS[::-1])
+        ),
+    ),
+)

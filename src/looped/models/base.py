@@ -27,6 +27,11 @@ class ModelConfig(ABC):
     def __post_init__(self) -> None:
         check_loops(self.loops)
 
+    @property
+    def layers_applied(self) -> int:
+        """Blocks that an answer passes through."""
+        return self.loops
+
 
 class LoopedModel(nn.Module, ABC):
     """A model that answers a prompt by applying one step again and again."""

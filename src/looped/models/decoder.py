@@ -42,6 +42,11 @@ class DecoderConfig(ModelConfig):
         if self.width % self.heads:
             raise ValueError(f"`width` must be a multiple of heads={self.heads}; got {self.width}.")
 
+    @property
+    def layers_applied(self) -> int:
+        """Blocks that an answer passes through."""
+        return self.loops * self.layers
+
     def build(self) -> LoopedDecoder:
         """A freshly initialised decoder."""
         return LoopedDecoder(self)

@@ -6,6 +6,7 @@ from looped.studies.panels import Axis, Panels
 from looped.studies.quantities import (
     area,
     at,
+    at_trained_loops,
     best,
     curve,
     drift,
@@ -14,6 +15,7 @@ from looped.studies.quantities import (
     last,
     loops_to,
     mean,
+    share,
     within_factor,
     worst,
 )
@@ -21,6 +23,7 @@ from looped.studies.study import Context, Study
 from looped.studies.table import Cell, Table
 
 __all__ = [
-    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "area", "at", "best",
-    "claim", "curve", "drift", "gap", "geomean", "last", "loops_to", "mean", "within_factor", "worst",
+    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "area", "at",
+    "at_trained_loops", "best", "claim", "curve", "drift", "gap", "geomean", "last", "loops_to", "mean", "share",
+    "within_factor", "worst",
 ]  # fmt: skip

@@ -71,6 +71,10 @@ class Quantity(ABC):
         """The mean over the axis, or over a part of it."""
         return OverAxis(self, "mean", between)
 
+    def geomean(self, between: tuple[float, float] | None = None) -> Quantity:
+        """The geometric mean over the axis, or over a part of it."""
+        return OverAxis(self, "geometric mean", between)
+
     def least(self, between: tuple[float, float] | None = None) -> Quantity:
         """The least value along the axis."""
         return OverAxis(self, "least", between)
@@ -212,12 +216,14 @@ class Place(Quantity):
         return f"{self.curve} at {text(self.x)}"
 
 
-OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "least": min, "largest": max}
+OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean, "geometric mean": geometric_mean, "least": min, "largest": max,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class OverAxis(Quantity):
-    """A mean, least or largest along the axis."""
+    """A mean, geometric mean, least or largest along the axis."""
 
     curve: Quantity
     how: str
@@ -357,67 +363,38 @@ class OverLabel(Quantity):
 
 
 @dataclass(frozen=True, eq=False)
-class PlaceWhere(Quantity):
-    """The first place at which a curve falls to a level."""
+class Share(Quantity):
+    """Of the values of a label, the share for which a check holds, by the whole interval."""
 
-    curve: Quantity
-    level: Quantity
-    interpolate: bool = False
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """That place, seed by seed; infinite where the level is never reached."""
-        readings = self.curve.read(table, bound)
-        level = self.level.value(table, bound)
-        places = [float(place) for place in readings if isinstance(place, (int, float))]
-        columns = list(zip(*(value.by_seed for value in readings.values()), strict=True))
-        levels = level.by_seed if len(level.by_seed) == len(columns) else (level.mean,) * len(columns)
-        reached = [
-            first_place(places, column, target, interpolate=self.interpolate)
-            for column, target in zip(columns, levels, strict=True)
-        ]
-        return {None: seeded(reached, seeds=max(value.seeds for value in readings.values()))}
-
-    def __str__(self) -> str:
-        return f"place where {self.curve} falls to {self.level}"
-
-
-def first_place(places: Sequence[float], values: Sequence[float], level: float, *, interpolate: bool) -> float:
-    """The first place with at most this value; between places its logarithm is taken as straight, if asked."""
-    for index, value in enumerate(values):
-        if value <= level:
-            if index == 0 or not interpolate or value == level:
-                return places[index]
-            before = math.log(values[index - 1] / level)
-            share = before / (before + math.log(level / value))
-            return places[index - 1] + share * (places[index] - places[index - 1])
-    return math.inf
-
-
-@dataclass(frozen=True, eq=False)
-class Drift(Quantity):
-    """Error after the most loops over the error at the trained loops; 1 is a fixed point."""
-
-    labels: Labels
-    of: str = "by_loops"
+    check: Check
+    over: str
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The ratio."""
-        curve = Curve(self.of, self.labels)
-        readings = curve.read(table, bound)
-        most = list(readings)[-1]
-        trained = int(Curve("trained_loops", self.labels).value(table, bound).mean)
-        near = min(trained, most) if isinstance(most, int) else trained
-        return {None: apply(quotient, readings[most], readings[near])}
+        """The share; what is not measured does not count."""
+        verdicts = self._verdicts(table, bound)
+        return {None: exact(sum(verdicts.values()) / len(verdicts))}
 
     def leaves(self) -> Iterator[Curve]:
-        """The curve it reads."""
-        yield Curve(self.of, self.labels)
+        """The leaves of the check."""
+        return self.check.leaves()
 
     def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """Where its two ends lie."""
-        most = list(Curve(self.of, self.labels).read(table, bound))[-1]
-        trained = int(Curve("trained_loops", self.labels).value(table, bound).mean)
-        return [f"error after {most} loops over the error after {trained}, the most in training"]
+        """Where the check holds."""
+        there = [text(label) for label, holds in self._verdicts(table, bound).items() if holds]
+        return [f"{self.check} for {', '.join(there) or 'none'}"]
+
+    def _verdicts(self, table: Table, bound: Labels | None) -> dict[Any, bool]:
+        verdicts = {}
+        for label in table.labels(self.over):
+            labels = {**(bound or {}), self.over: label}
+            try:
+                pairs = [(condition, condition.quantity.value(table, labels)) for condition in self.check.conditions]
+            except NotMeasured:
+                continue
+            verdicts[label] = all(condition.verdict(value) == "holds" for condition, value in pairs)
+        if not verdicts:
+            raise NotMeasured(f"`{self.check}` is not measured for any {self.over}")
+        return verdicts
 
     def __str__(self) -> str:
-        return str(Curve("error far past the trained loops over the error at them", self.labels))
+        return f"share of {self.over}s with {self.check}"

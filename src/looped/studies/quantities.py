@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from looped.studies.by_loops import AtTrainedLoops, Drift, PlaceWhere
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Curve, Drift, OverLabel, PlaceWhere, Quantity, quantity
+from looped.studies.expressions import Curve, OverLabel, Quantity, Share, quantity
 from looped.studies.table import X
 
 
@@ -40,6 +41,11 @@ def area(of: str = "by_examples", between: tuple[float, float] | None = None, **
 def drift(of: str = "by_loops", **labels: Any) -> Quantity:
     """Error after the most loops over the error at the trained loops."""
     return Drift(labels, of)
+
+
+def at_trained_loops(of: str = "by_loops", **labels: Any) -> Quantity:
+    """Error at the most loops of the model's training."""
+    return AtTrainedLoops(labels, of)
 
 
 def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool = False, **labels: Any) -> Quantity:
@@ -70,6 +76,11 @@ def mean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quan
 def geomean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The geometric mean over all values of a label."""
     return OverLabel(inner, "geometric mean", over, None if among is None else tuple(among))
+
+
+def share(check: Check, over: str) -> Quantity:
+    """Of all values of a label, the share for which the check holds by its whole interval."""
+    return Share(check, over)
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:

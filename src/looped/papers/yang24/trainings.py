@@ -56,10 +56,6 @@ SMOKE = replace(
 )
 
 
-SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {}}
-"""What a figure changes of a scale's recipe."""
-
-
 def training(experiment: Experiment, **fields: Any) -> Experiment:
     """The experiment with other training fields."""
     assert experiment.train is not None

@@ -19,13 +19,13 @@ import looped.tasks
 from looped.cli.common import Json, Quiet, print_json, results_folder
 from looped.config import nearest
 from looped.constructions.ready import READY
-from looped.evaluation.claims import Figure
 from looped.evaluation.shifted import shifts_by_name
 from looped.files import read_json
 from looped.keeping import summary
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
-from looped.reproduce import figures, settings_hash
+from looped.reproduce import studies
+from looped.studies.study import Study
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
 from looped.training.kept import kept_models, own_results
@@ -48,7 +48,7 @@ def list_all(
 
     Models are the kept ones, which every command takes by name; with --json their numbers are apart.
     A figure's line also says how many claims it checks, and at which scales there is a result, with how many of them
-    hold; a claim's line says at which scales it holds and at which it fails. Without --results, those of the folder
+    hold; a claim's line says whether it holds, fails, is undecided or was not run, at the scale that is judged. Without --results, those of the folder
     `results` here come before those kept with looped.
 
     Example: `looped list recipes`
@@ -113,39 +113,49 @@ def _number(value: float | None) -> str:
 def _figures(folders: list[Path]) -> dict[str, str]:
     """Title, number of claims, and the scales of which results are kept, for every figure."""
     lines = {}
-    for name, figure in figures().items():
-        count = len(figure.claims)
-        kept = [_kept(_file(folders, name, scale), figure, scale) for scale in figure.settings]
-        shown = ", ".join(one for one in kept if one) or "none"
-        lines[name] = f"{figure.title} ({count} claim{'s' * (count != 1)}; results: {shown})"
+    for name, study in studies().items():
+        count = len(study.claims)
+        results = [_summary(_file(folders, name, scale), study, scale) for scale in study.scales]
+        shown = ", ".join(filter(None, results)) or "none"
+        lines[name] = f"{study.title} ({count} claim{'s' * (count != 1)}; results: {shown})"
     return lines
 
 
-def _kept(path: Path, figure: Figure, scale: str) -> str:
-    """`cpu 2/3`: the scale, and how many of its judged claims held; empty where there is no result."""
+def _summary(path: Path, study: Study, scale: str) -> str:
+    """`paper 2/3`: the scale, and how many of its judged claims held; empty where there is no result."""
     if not path.is_file():
         return ""
-    verdicts = [verdict for verdict in _verdicts(path).values() if verdict != "not judged"]
-    old = " with other settings" if read_json(path).get("settings_hash") != settings_hash(figure, scale) else ""
+    verdicts = [claim["verdict"] for claim in _claims_in(path).values() if claim["verdict"] != "not judged"]
+    old = " with other settings" if read_json(path).get("settings_hash") != study.settings_hash(scale) else ""
     return f"{scale} {verdicts.count('holds')}/{len(verdicts)}{old}" if verdicts else f"{scale}{old}"
 
 
 def _claims(folders: list[Path]) -> dict[str, str]:
-    """What each claim says, and its verdict at every scale of which results are kept."""
+    """The verdict on each claim at its judged scale, with value, interval and what was asked."""
     lines = {}
-    for name, figure in figures().items():
-        found = {scale: _verdicts(_file(folders, name, scale)) for scale in figure.settings}
-        for claim in figure.claims:
-            judged = [f"{scale}: {one[claim.id]}" for scale, one in found.items() if claim.id in one]
-            lines[claim.id] = f"{claim.statement} [{'; '.join(judged) or 'no result kept'}]"
+    for name, study in studies().items():
+        claims = _claims_in(_file(folders, name, study.judged))
+        for claim in study.claims:
+            judged = claims.get(f"{name}.{claim.name}")
+            lines[f"{name}.{claim.name}"] = f"{_verdict(judged)}. {claim.statement}"
     return lines
 
 
-def _verdicts(path: Path) -> dict[str, str]:
-    """The verdict on every claim of a kept result; none where there is no result."""
+def _verdict(judged: dict[str, Any] | None) -> str:
+    """`holds: 1.06 [0.97, 1.21], asked: ...`, or why there is none."""
+    if judged is None:
+        return "not run"
+    if judged["verdict"] == "not judged":
+        return f"not judged ({judged['note'].partition(';')[0]})"
+    spread = "" if judged["low"] == judged["high"] else f" [{_number(judged['low'])}, {_number(judged['high'])}]"
+    return f"{judged['verdict']}: {_number(judged['value'])}{spread}, asked: {judged['asked']}"
+
+
+def _claims_in(path: Path) -> dict[str, dict[str, Any]]:
+    """The claims of a kept result by id; none where there is no result."""
     content = read_json(path) if path.is_file() else {"claims": []}
     try:
-        return {claim["id"]: claim["verdict"] for claim in content["claims"]}
+        return {claim["id"]: dict(claim) for claim in content["claims"]}
     except (KeyError, TypeError):
         raise ValueError(f"{path} is damaged or of another version. Measure it anew.") from None
 

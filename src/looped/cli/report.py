@@ -11,7 +11,7 @@ from looped.cli.common import Code, Json, Quiet, print_json, results_folder, say
 from looped.cli.train import handed_over
 from looped.files import read_json
 from looped.report.page import write_report
-from looped.reproduce import kept
+from looped.reproduce import kept_results
 from looped.training.kept import hint, locate
 from looped.training.run import Run
 from looped.training.sweep import sweep_folders
@@ -41,7 +41,7 @@ def report(
     rows = read_json(Path(theorems)) if theorems else None
     if rows is not None and not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         raise ValueError(f"{theorems} does not hold the rows of `looped verify --json`. Print them anew.")
-    figures = kept(results_folder(results)) if results is not None else []
+    figures = kept_results(results_folder(results)) if results is not None else []
     page = write_report(Path(out), runs=runs, results=figures, theorems=rows, sweeps=sweeps)
     if json:
         print_json(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,21 +12,30 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
-from looped.evaluation.claims import Judged
+from looped.studies.claims import JudgedClaim
 from looped.files import tidied
 from looped.report.drawing import blank, save_figure
 from looped.reproduce import DAMAGE, Result, damaged, select
 from looped.reproduce import reproduce as run
+from looped.studies.study import Study
 from looped.training import kept
 from looped.training.trainer import Diverged
 
-COLOURS = {"holds": "green", "fails": "red", "not judged": "dim"}
-KEYS = ("id", "statement", "value", "low", "high", "tolerance", "verdict", "scale")
+COLOURS = {"holds": "green", "fails": "red", "undecided": "yellow", "not judged": "dim"}
+KEYS = ("id", "statement", "value", "low", "high", "seeds", "asked", "bound", "verdict", "scale", "note")
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help="Figures such as chen24.fig1, or papers: all of their figures.")],
-    scale: Annotated[str, typer.Option(help="smoke (seconds), cpu (minutes) or paper (its sizes; on a GPU).")] = "cpu",
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="Figures such as chen24.fig1, papers (all of their figures), or studies of your own: my.py:fig1."
+        ),
+    ],
+    scale: Annotated[
+        str | None,
+        typer.Option(help="smoke (seconds), cpu (minutes; a preview) or paper (its sizes; on a GPU). Default: cpu."),
+    ] = None,
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Where results are kept and looked for.")
     ] = "results",
@@ -39,52 +49,59 @@ def reproduce(
 ) -> None:
     """Reproduce figures: measure what is missing, draw, and check what the paper says about each.
 
-    A claim that fails is a result, so the exit code is 0; a figure that cannot be made does not stop those after it,
+    Claims about the papers' figures get a verdict at `paper` scale; smaller scales show the numbers without one. A claim
+    that fails is a result, so the exit code is 0; a figure that cannot be made does not stop those after it,
     but the exit code is not 0 then. What DIR lacks is taken from the results that come with looped's sources, and kept
     models stand for their training, as far as the settings are the same. Numbers and provenance go to
     DIR/NAME.SCALE.json, the figure to DIR/figures as .png and .svg.
 
     Example: `looped reproduce chen24 gatmiry24.fig2 --scale cpu`
     """
-    figures = select(names)
+    chosen = select(names)
     where, results = pick_device(device), []
     troubles: dict[str, Exception] = {}
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
     bar = Progress(*columns, console=messages, disable=quiet or json)
     with tidied(Path(out), Path(runs)), late(bar):
-        for figure in figures:
-            task = bar.add_task(figure.name, total=1.0, what="")
+        for study in chosen:
+            at = scale or default_scale(study)
+            task = bar.add_task(study.name, total=1.0, what="")
 
             def report(what: str, share: float, task=task) -> None:
                 bar.start()
                 bar.update(task, completed=share, what=what)
 
             try:
-                places = {"out": Path(out), "runs": Path(runs), "own": kept.own_results()}
-                result = run(figure, scale, device=where, progress=report, again=again, **places)
+                places = {"out": Path(out), "runs": Path(runs), "shipped": kept.own_results()}
+                result = run(study, at, device=where, progress=report, again=again, **places)
                 bar.update(task, completed=1.0, what=f"{result.provenance['seconds']:.1f} s")
                 draw(result, Path(out))
             except (ValueError, Diverged) as error:  # those after it may have what this one lacks
                 bar.update(task, what="not made")
-                troubles[figure.name] = error
+                troubles[study.name] = error
             else:
                 results.append(result)
-                if result.taken and not quiet:
-                    say(f"{figure.name} at scale {scale}: taken from the results kept with looped.")
-    if len(troubles) == len(figures):
-        raise _together(troubles, len(figures))
+                if result.shipped and not quiet:
+                    say(f"{study.name} at scale {at}: taken from the results that come with looped.")
+    if len(troubles) == len(chosen):
+        raise _together(troubles, len(chosen))
     if json:
-        print_json([_told(result, claim) for result in results for claim in result.claims])
+        print_json([_for_machines(result, claim) for result in results for claim in result.claims])
     elif not quiet:
         messages.print(table(results))
         say(f"Numbers in {out}, figures in {Path(out) / 'figures'}.")
     if troubles:
-        raise _together(troubles, len(figures))
+        raise _together(troubles, len(chosen))
 
 
-def _told(result: Result, claim: Judged) -> dict[str, Any]:
+def default_scale(study: Study) -> str:
+    """`cpu`, or the judged scale of a study that has no such scale."""
+    return "cpu" if "cpu" in study.scales else study.judged
+
+
+def _for_machines(result: Result, claim: JudgedClaim) -> dict[str, Any]:
     """A claim for machines; `source` says whether its numbers were measured just now."""
-    source = "measured" if result.measured else "taken from looped's own results" if result.taken else "kept"
+    source = "measured" if result.measured else "taken from looped's own results" if result.shipped else "kept"
     return {**{key: claim.to_data()[key] for key in KEYS}, "source": source}
 
 
@@ -93,11 +110,11 @@ def _together(troubles: dict[str, Exception], asked: int) -> Exception:
     reasons: dict[str, list[str]] = {}
     for name, error in troubles.items():
         reasons.setdefault(str(error), []).append(name)
-    kind = Diverged if all(isinstance(one, Diverged) for one in troubles.values()) else ValueError
+    kind = Diverged if all(isinstance(error, Diverged) for error in troubles.values()) else ValueError
     if asked == 1:
         return kind(next(iter(reasons)))
-    told = " ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    return kind(f"{len(troubles)} of {asked} figures could not be made. {told}")
+    details = " ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return kind(f"{len(troubles)} of {asked} figures could not be made. {details}")
 
 
 def draw(result: Result, out: Path) -> list[Path]:
@@ -106,26 +123,29 @@ def draw(result: Result, out: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with blank((6.4, 3.6)) as canvas:
-            result.figure.draw(canvas, result.data)
+            result.study.draw(canvas, result.table)
     except DAMAGE as error:
         if result.measured:
             raise
         raise damaged(result.path, error) from None
-    stem = f"{result.figure.name}.{result.scale}"
+    stem = f"{result.study.name}.{result.scale}"
     return [save_figure(canvas, folder / f"{stem}.{kind}") for kind in ("png", "svg")]
 
 
 def table(results: list[Result]) -> Table:
     """One line a claim: the number, its spread, when it counts as holding, and whether it does."""
     claims = [claim for result in results for claim in result.claims]
-    held = sum(claim.verdict == "holds" for claim in claims)
-    rows = Table(title=f"{len(claims)} claims, {held} hold", caption="spread: over seeds, or as the note says")
+    counts = Counter(claim.verdict for claim in claims)
+    title = ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLOURS if counts[verdict])
+    rows = Table(title=f"{len(claims)} claims: {title}", caption="spread: over seeds; of one seed, 90% over prompts")
     rows.add_column("claim, and when it holds", max_width=90)
     for column in ("value", "spread", "verdict"):
         rows.add_column(column, justify="right" if column == "value" else "left", no_wrap=True)
     for claim in claims:
-        value, low, high = ("-" if one is None else f"{one:.3g}" for one in (claim.value, claim.low, claim.high))
+        value, low, high = (
+            "-" if number is None else f"{number:.3g}" for number in (claim.value, claim.low, claim.high)
+        )
         spread = "" if low == high == "-" else f"{low} .. {high}"
-        about = f"[bold]{claim.id}[/]\n[dim]{escape(claim.tolerance)}[/]"
+        about = f"[bold]{claim.id}[/]\n[dim]{escape(claim.asked)}[/]"
         rows.add_row(about, value, spread, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")
     return rows

@@ -113,6 +113,11 @@ class AlgoFormerConfig(ModelConfig):
         """Length of a token before it is read in."""
         return self.d + self.outputs if self.tokens == "apart" else self.d
 
+    @property
+    def layers_applied(self) -> int:
+        """Blocks that one answer passes through."""
+        return self.pre.layers + self.loops * self.loop.layers + self.post.layers
+
     def build(self) -> AlgoFormer:
         """A freshly initialised AlgoFormer."""
         return AlgoFormer(self)

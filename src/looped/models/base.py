@@ -29,7 +29,7 @@ class ModelConfig(ABC):
 
     @property
     def layers_applied(self) -> int:
-        """Blocks that an answer passes through."""
+        """Blocks that one answer passes through."""
         return self.loops
 
 

@@ -44,7 +44,7 @@ class DecoderConfig(ModelConfig):
 
     @property
     def layers_applied(self) -> int:
-        """Blocks that an answer passes through."""
+        """Blocks that one answer passes through."""
         return self.loops * self.layers
 
     def build(self) -> LoopedDecoder:

@@ -13,7 +13,7 @@ from looped.reproduce import DAMAGE, Result, damaged
 
 VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
 """Every verdict on a theorem, in the order of the counts, and its colour."""
-CLAIM_VERDICTS = {"holds": "good", "fails": "bad", "not judged": "note"}
+CLAIM_VERDICTS = {"holds": "good", "fails": "bad", "undecided": "note", "not judged": "note"}
 
 WORDS = ("name", "paper", "statement", "verdict", "form", "instance")
 """What is text in a row of `looped verify --json`."""
@@ -21,13 +21,13 @@ WORDS = ("name", "paper", "statement", "verdict", "form", "instance")
 
 def result_section(result: Result, figures: Figures) -> dict[str, Any]:
     """A reproduced figure: the drawing, the paper's claims beside it, and where the numbers come from."""
-    figure, origin = result.figure, result.provenance
+    study, origin = result.study, result.provenance
     try:
         with blank((6.4, 3.6)) as canvas:
-            figure.draw(canvas, result.data)
+            study.draw(canvas, result.table)
         made = f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}"
         made += "".join(f"; {one}" for one in _trainings(origin.get("trainings", [])))
-        made += "; measured with settings that this figure no longer has" if result.outdated else ""
+        made += "; measured with settings that this study no longer has" if result.outdated else ""
     except DAMAGE as error:
         raise damaged(result.path, error) from None
     claims = [
@@ -39,10 +39,10 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
         for claim in result.claims
     ]
     return {
-        "name": figure.name,
-        "title": figure.title,
+        "name": study.name,
+        "title": study.title,
         "scale": result.scale,
-        "svg": figures(canvas, f"{figure.name}: {figure.title}"),
+        "svg": figures(canvas, f"{study.name}: {study.title}"),
         "claims": claims,
         "origin": made,
         "command": str(origin.get("command", "")),

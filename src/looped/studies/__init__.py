@@ -4,9 +4,9 @@ from looped.studies.claims import Learned, Published, claim
 from looped.studies.measures import Curves
 from looped.studies.panels import Axis, Panels
 from looped.studies.quantities import (
+    along,
     area,
     at,
-    at_trained_loops,
     best,
     curve,
     drift,
@@ -23,7 +23,28 @@ from looped.studies.study import Context, Study
 from looped.studies.table import Cell, Table
 
 __all__ = [
-    "Axis", "Cell", "Context", "Curves", "Learned", "Panels", "Published", "Study", "Table", "area", "at",
-    "at_trained_loops", "best", "claim", "curve", "drift", "gap", "geomean", "last", "loops_to", "mean", "share",
-    "within_factor", "worst",
-]  # fmt: skip
+    "Axis",
+    "Cell",
+    "Context",
+    "Curves",
+    "Learned",
+    "Panels",
+    "Published",
+    "Study",
+    "Table",
+    "along",
+    "area",
+    "at",
+    "best",
+    "claim",
+    "curve",
+    "drift",
+    "gap",
+    "geomean",
+    "last",
+    "loops_to",
+    "mean",
+    "share",
+    "within_factor",
+    "worst",
+]

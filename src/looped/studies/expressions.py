@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import statistics
@@ -55,7 +56,7 @@ class Quantity(ABC):
                 lines += part.details(table, bound)
         return list(dict.fromkeys(lines))
 
-    def at(self, x: X) -> Quantity:
+    def at(self, x: X | Quantity) -> Quantity:
         """At one place of the axis."""
         return Place(self, x)
 
@@ -82,6 +83,10 @@ class Quantity(ABC):
     def largest(self, between: tuple[float, float] | None = None) -> Quantity:
         """The largest value along the axis."""
         return OverAxis(self, "largest", between)
+
+    def successive(self) -> Quantity:
+        """The ratio of every value along the axis to the one before it."""
+        return Successive(self)
 
     def __add__(self, other: Quantity | float) -> Quantity:
         return Arithmetic("+", self, quantity(other))
@@ -153,7 +158,9 @@ class Curve(Quantity):
             cells = [cell for cell in cells if cell[name] == wanted]
         for name, wanted in (bound or {}).items():
             if name not in self.labels:
-                cells = [cell for cell in cells if cell.get(name, wanted) == wanted]
+                # a baseline that lacks the label goes with all its values, unless a cell has just this one
+                exact = [cell for cell in cells if cell.get(name) == wanted]
+                cells = exact or [cell for cell in cells if name not in cell]
         if not cells:
             raise NotMeasured(f"no cell has `{self}`")
         if len(cells) > 1:
@@ -199,21 +206,25 @@ class Place(Quantity):
     """A curve at one place."""
 
     curve: Quantity
-    x: X
+    x: X | Quantity
     by_index: bool = False
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The value there."""
+        """The value there; of a place that is itself measured, such as the trained loops, at most the last one."""
         readings = self.curve.read(table, bound)
-        place = list(readings)[int(self.x)] if self.by_index else self.x
+        place: Any = self.x
+        if isinstance(self.x, Quantity):
+            place = min(int(self.x.value(table, bound).mean), list(readings)[-1])  # type: ignore[type-var]
+        elif self.by_index:
+            place = list(readings)[int(self.x)]
         if place not in readings:
-            raise NotMeasured(f"`{self.curve}` has no place {self.x}")
+            raise NotMeasured(f"`{self.curve}` has no place {place}")
         return {None: readings[place]}
 
     def __str__(self) -> str:
         if self.by_index:
             return f"{'last' if self.x == -1 else 'first'} {self.curve}"
-        return f"{self.curve} at {text(self.x)}"
+        return f"{self.curve} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
 
 
 OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {
@@ -316,85 +327,55 @@ class Function(Quantity):
         return f"{self.name} {self.inner}"
 
 
-OVER_LABEL: dict[str, Callable[[Sequence[float]], float]] = {
-    "worst": max, "best": min, "mean": statistics.fmean, "geometric mean": geometric_mean,
-}  # fmt: skip
+@dataclass(frozen=True, eq=False)
+class Successive(Quantity):
+    """The ratio of every value along the axis to the one before it."""
+
+    curve: Quantity
+
+    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+        """One place less than the curve has."""
+        readings = list(self.curve.read(table, bound).items())
+        if len(readings) < 2:
+            raise NotMeasured(f"`{self.curve}` has one place only")
+        return {place: apply(quotient, value, before) for (_, before), (place, value) in itertools.pairwise(readings)}
+
+    def __str__(self) -> str:
+        return f"ratio of each {self.curve} to the one before"
 
 
 @dataclass(frozen=True, eq=False)
-class OverLabel(Quantity):
-    """A quantity over all values of a label."""
+class PlaceWhere(Quantity):
+    """The first place at which a curve falls to a level."""
 
-    inner: Quantity
-    how: str
-    over: str
-    among: tuple[Any, ...] | None = None
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The reduced value, place by place."""
-        columns = [readings for _, readings in self._each(table, bound)]
-        return {
-            place: reduce(OVER_LABEL[self.how], [column[place] for column in columns if place in column])
-            for place in columns[0]
-        }
-
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """The value for every label."""
-        columns = self._each(table, bound)
-        if any(list(readings) != [None] for _, readings in columns):
-            return []
-        listed = ", ".join(f"{text(label)}: {readings[None].mean:.3g}" for label, readings in columns)
-        return [f"by {self.over}: {listed}"]
-
-    def _each(self, table: Table, bound: Labels | None) -> list[tuple[Any, Readings]]:
-        labels = table.labels(self.over) if self.among is None else self.among
-        columns = []
-        for label in labels:
-            try:
-                columns.append((label, self.inner.read(table, {**(bound or {}), self.over: label})))
-            except NotMeasured:
-                continue
-        if not columns:
-            raise NotMeasured(f"`{self.inner}` is not measured for any {self.over}")
-        return columns
-
-    def __str__(self) -> str:
-        return f"{self.inner}, {self.how} over {self.over}"
-
-
-@dataclass(frozen=True, eq=False)
-class Share(Quantity):
-    """Of the values of a label, the share for which a check holds, by the whole interval."""
-
-    check: Check
-    over: str
+    curve: Quantity
+    level: Quantity
+    interpolate: bool = False
 
     def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The share; what is not measured does not count."""
-        verdicts = self._verdicts(table, bound)
-        return {None: exact(sum(verdicts.values()) / len(verdicts))}
-
-    def leaves(self) -> Iterator[Curve]:
-        """The leaves of the check."""
-        return self.check.leaves()
-
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """Where the check holds."""
-        there = [text(label) for label, holds in self._verdicts(table, bound).items() if holds]
-        return [f"{self.check} for {', '.join(there) or 'none'}"]
-
-    def _verdicts(self, table: Table, bound: Labels | None) -> dict[Any, bool]:
-        verdicts = {}
-        for label in table.labels(self.over):
-            labels = {**(bound or {}), self.over: label}
-            try:
-                pairs = [(condition, condition.quantity.value(table, labels)) for condition in self.check.conditions]
-            except NotMeasured:
-                continue
-            verdicts[label] = all(condition.verdict(value) == "holds" for condition, value in pairs)
-        if not verdicts:
-            raise NotMeasured(f"`{self.check}` is not measured for any {self.over}")
-        return verdicts
+        """That place, seed by seed; infinite where the level is never reached."""
+        readings = self.curve.read(table, bound)
+        level = self.level.value(table, bound)
+        places = [float(place) for place in readings if isinstance(place, (int, float))]
+        columns = list(zip(*(value.by_seed for value in readings.values()), strict=True))
+        levels = level.by_seed if len(level.by_seed) == len(columns) else (level.mean,) * len(columns)
+        reached = [
+            first_place(places, column, target, interpolate=self.interpolate)
+            for column, target in zip(columns, levels, strict=True)
+        ]
+        return {None: seeded(reached, seeds=max(value.seeds for value in readings.values()))}
 
     def __str__(self) -> str:
-        return f"share of {self.over}s with {self.check}"
+        return f"place where {self.curve} falls to {self.level}"
+
+
+def first_place(places: Sequence[float], values: Sequence[float], level: float, *, interpolate: bool) -> float:
+    """The first place with at most this value; between places its logarithm is taken as straight, if asked."""
+    for index, value in enumerate(values):
+        if value <= level:
+            if index == 0 or not interpolate or value == level:
+                return places[index]
+            before = math.log(values[index - 1] / level)
+            share = before / (before + math.log(level / value))
+            return places[index - 1] + share * (places[index] - places[index - 1])
+    return math.inf

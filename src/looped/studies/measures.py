@@ -98,14 +98,17 @@ class Curves:
             for name, baseline in self.baselines(experiment.task).items():
                 context.progress(name, 1 - 0.05 * (1 - TRAINING_SHARE))
                 errors = experiment.task.error(baseline(prompt), prompt)
-                self.add_errors(table, {**labels, "model": name}, errors)
+                self.add_errors(table, {**labels, "model": name}, errors, experiment.task)
 
-    def add_errors(self, table: Table, cell: Mapping[str, Label], errors: Tensor, *, seed: int | None = None) -> None:
+    def add_errors(
+        self, table: Table, cell: Mapping[str, Label], errors: Tensor, task: Task, *, seed: int | None = None
+    ) -> None:
         """Errors (prompts, positions) as a curve by examples; positions without a number are left out."""
         places = [place for place, missing in enumerate(errors.isnan().all(0).tolist()) if not missing]
         interval = bootstrap(errors[:, places], level=self.level, seed=self.prompt_seed)
         mean, low, high = (part.tolist() for part in interval)
-        table.add(cell, "by_examples", mean, x=places, low=low, high=high, seed=seed)
+        curve = EvaluatedCurve(label=str(cell), x=places, mean=mean, low=low, high=high)
+        add_curve(table, cell, "by_examples", self.example_curve(curve, task), seed=seed)
 
 
 def trained(

@@ -106,9 +106,10 @@ def draw(figure: Any, table: Table, groups: Sequence[Panels]) -> None:
             panels, (title, part) = panels_of_row[index], row[index]
             _panel(ax, part, panels, table)
             ax.set_title(title)
-            if index and panels.share_y and panels_of_row[index - 1] is panels:
+            if index and panels_of_row[index - 1] is panels:
                 ax.set_ylabel("")
-                ax.set_ylim(line_of_axes[0].get_ylim())
+                if panels.share_y:
+                    ax.set_ylim(line_of_axes[0].get_ylim())
     finish(figure, columns=groups[0].legend_columns)
 
 
@@ -146,7 +147,10 @@ def _title(panels: Panels, row: Label | None, column: Label | None) -> str:
     labels = {name: value for name, value in ((panels.row, row), (panels.column, column)) if name is not None}
     if panels.title:
         return panels.title.format(**{name: text(value) for name, value in labels.items()})
-    return ", ".join(value if isinstance(value, str) else f"{name} = {text(value)}" for name, value in labels.items())
+    return ", ".join(
+        value.replace("_", " ") if isinstance(value, str) else f"{name} = {text(value)}"
+        for name, value in labels.items()
+    )
 
 
 def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
@@ -215,10 +219,10 @@ def _finish_axes(ax: Any, axis: Axis, panels: Panels, runs: Mapping[Cell, Sequen
         longest = max(members[0].x[-1] for members in runs.values())
         ax.set_xlim(0, min(panels.most, longest))
     if axis.log:
-        ax.set_ylim(panels.bottom, panels.top)
         log_y(ax, floor=axis.floor)
-    else:
-        ax.set_ylim(panels.bottom or 0, _models_top(runs) if panels.cut_references else panels.top)
+    top = _models_top(runs) if panels.cut_references else panels.top
+    ends = {"bottom": panels.bottom if axis.log else panels.bottom or 0, "top": top}
+    ax.set_ylim(**{side: end for side, end in ends.items() if end is not None})
 
 
 def _models_top(runs: Mapping[Cell, Sequence[Series]]) -> float | None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from looped.studies.by_loops import AtTrainedLoops, Drift, PlaceWhere
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Curve, OverLabel, Quantity, Share, quantity
+from looped.studies.expressions import Curve, PlaceWhere, Quantity, quantity
+from looped.studies.over_labels import Along, OverLabel, Share
 from looped.studies.table import X
 
 
@@ -23,7 +23,7 @@ def curve(of: str = "by_examples", **labels: Any) -> Quantity:
     return Curve(of, labels)
 
 
-def at(x: X, of: str = "by_examples", **labels: Any) -> Quantity:
+def at(x: X | Quantity, of: str = "by_examples", **labels: Any) -> Quantity:
     """The quantity at one place of its axis."""
     return Curve(of, labels).at(x)
 
@@ -39,13 +39,9 @@ def area(of: str = "by_examples", between: tuple[float, float] | None = None, **
 
 
 def drift(of: str = "by_loops", **labels: Any) -> Quantity:
-    """Error after the most loops over the error at the trained loops."""
-    return Drift(labels, of)
-
-
-def at_trained_loops(of: str = "by_loops", **labels: Any) -> Quantity:
-    """Error at the most loops of the model's training."""
-    return AtTrainedLoops(labels, of)
+    """Error after the most loops over the error at the trained loops; 1 is a fixed point."""
+    errors = Curve(of, labels)
+    return errors.last() / errors.at(Curve("trained_loops", labels))
 
 
 def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool = False, **labels: Any) -> Quantity:
@@ -58,29 +54,35 @@ def gap(above: Quantity, below: Quantity) -> Quantity:
     return (above - below).largest()
 
 
+def along(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
+    """The number for every value of a label, as a curve along that label."""
+    return Along(inner, over, None if among is None else tuple(among))
+
+
 def worst(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The largest value over all values of a label."""
-    return OverLabel(inner, "worst", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "worst")
 
 
 def best(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The least value over all values of a label."""
-    return OverLabel(inner, "best", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "best")
 
 
 def mean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The mean over all values of a label."""
-    return OverLabel(inner, "mean", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "mean")
 
 
 def geomean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The geometric mean over all values of a label."""
-    return OverLabel(inner, "geometric mean", over, None if among is None else tuple(among))
+    return OverLabel(along(inner, over, among), "geometric mean")
 
 
 def share(check: Check, over: str) -> Quantity:
-    """Of all values of a label, the share for which the check holds by its whole interval."""
-    return Share(check, over)
+    """Of all values of a label, the share for which a condition holds by its whole interval."""
+    [condition] = check.conditions
+    return Share(condition, over)
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:

@@ -203,6 +203,11 @@ class ChainOfThought(SequenceTask):
             raise ValueError(f"`layers` must be at least 1; got {self.layers}.")
 
     @property
+    def tokens_per_point(self) -> int:
+        """x and the state after every layer."""
+        return self.layers + 1
+
+    @property
     def label_variance(self) -> float:
         """1: given s, W s is normal with variance 2 |s|^2 / ((1 + slope^2) d), and leaky halves its square so far."""
         return 1.0

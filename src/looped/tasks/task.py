@@ -61,6 +61,11 @@ class Task(ABC):
 class SequenceTask(Task):
     """A task whose prompts are sequences: at every token, what comes next."""
 
+    @property
+    def tokens_per_point(self) -> int:
+        """Tokens of one point: one, unless an example is shown step by step."""
+        return 1
+
     @abstractmethod
     def sample(  # type: ignore[override]
         self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None

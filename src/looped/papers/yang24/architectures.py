@@ -23,8 +23,9 @@ from looped.studies import (
     Panels,
     Study,
     Table,
+    along,
     area,
-    at_trained_loops,
+    at,
     claim,
     curve,
     last,
@@ -48,7 +49,6 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     },
 }
 """Layers, widths and heads that are tried beside the recipe's own."""
-SIZE_EVALUATION = {**TWO_SEEDS, "cpu": replace(TWO_SEEDS["cpu"], prompts=256)}
 GRADIENT, WEIGHTS = "X'y", "w_ols"
 """What probes are to recover."""
 PROBE, CONTROL = "probe", "control"
@@ -73,8 +73,8 @@ def sizes(scale: Scale) -> Cells:
         Cell(model=LOOPED, L=1): looped,
         **{Cell(model=LOOPED, kind="layers", L=count): layers(looped, count) for count in tried["looped"]},
         **{Cell(model=UNLOOPED, kind="layers", L=count): layers(unlooped, count) for count in tried["unlooped"]},
-        **{Cell(model=LOOPED, kind="width", D=width): vary(width=width) for width in tried["width"]},
-        **{Cell(model=LOOPED, kind="heads", h=heads): vary(heads=heads) for heads in tried["heads"]},
+        **{Cell(kind="width", D=width): vary(width=width) for width in tried["width"]},
+        **{Cell(kind="heads", h=heads): vary(heads=heads) for heads in tried["heads"]},
     }
 
 
@@ -190,41 +190,41 @@ def unlooped_turns(target: str, name: str) -> Claim:
     )
 
 
-one_layer_needs = 2 * at_trained_loops(model=LOOPED, L=1)
+one_layer = {"model": LOOPED, "L": 1}
+twice_its_error = 2 * at(curve("trained_loops", **one_layer), "by_loops", **one_layer)
+loops_needed = along(loops_to(twice_its_error, model=LOOPED), over="L")
 FIG7 = Study(
     name="yang24.fig7",
     title="Linear regression: layers of looped and unlooped models, widths and heads of looped ones",
     cells=sizes,
-    measure=lambda scale: SIZE_EVALUATION[scale],
+    measure=lambda scale: {**TWO_SEEDS, "cpu": replace(TWO_SEEDS["cpu"], prompts=256)}[scale],
     panels=Panels(y="by_loops", column="kind", most=100, width=3.2, height=3.4),
     learned=Learned(best=0.0),
     claims=(
         claim(
             "layers_converge_faster",
             "As L grows the looped model converges in fewer loops (Section 5.3, Figure 7 left).",
-            (loops_to(one_layer_needs, model=LOOPED, L=max) / loops_to(one_layer_needs, model=LOOPED, L=1) < 1)
-            & (loops_to(one_layer_needs, model=LOOPED, L=2) / loops_to(one_layer_needs, model=LOOPED, L=1) <= 1)
-            & (loops_to(one_layer_needs, model=LOOPED, L=max) / loops_to(one_layer_needs, model=LOOPED, L=2) <= 1),
+            (loops_needed.last() / loops_needed.first() < 1) & (loops_needed.successive().largest() <= 1),
         ),
         claim(
             "more_loops_than_layers",
             "One looped layer needs more loops than a standard transformer has layers, about 20 for 8 "
             "(Section 5.3, Figure 7 left).",
-            loops_to(last(model=UNLOOPED, L=8), model=LOOPED, L=1) / 8 >= 1,
+            loops_to(last(model=UNLOOPED, L=8), **one_layer) / 8 >= 1,
         ),
         claim(
             "width_saturates",
             "A larger D helps until it saturates at 256 (Section 5.3, Figure 7 right).",
-            (last("by_loops", D=max) / last("by_loops", model=LOOPED, L=1) >= 0.5)
-            & (last("by_loops", model=LOOPED, L=1) / last("by_loops", D=128) <= 1)
+            (last("by_loops", D=max) / last("by_loops", **one_layer) >= 0.5)
+            & (last("by_loops", **one_layer) / last("by_loops", D=128) <= 1)
             & (last("by_loops", D=128) / last("by_loops", D=min) <= 1),
             remark="D = 256 is that of the looped model with L = 1",
         ),
         claim(
             "middle_heads_best",
             "The error falls as h goes from 2 to 8 and rises from 8 to 32 (Section 5.3, Figure 7 right).",
-            (last("by_loops", h=min) / last("by_loops", model=LOOPED, L=1) >= 1)
-            & (last("by_loops", h=max) / last("by_loops", model=LOOPED, L=1) >= 1),
+            (last("by_loops", h=min) / last("by_loops", **one_layer) >= 1)
+            & (last("by_loops", h=max) / last("by_loops", **one_layer) >= 1),
             remark="h = 8 is that of the looped model with L = 1",
         ),
     ),

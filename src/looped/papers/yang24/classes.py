@@ -30,7 +30,7 @@ from looped.papers.yang24 import (
     tree_12_layers,
 )
 from looped.papers.yang24.trainings import training
-from looped.papers.yang24.variants import EVALUATION, LEAST_SQUARES, LOOPED, MATCHES, SHORT, UNLOOPED
+from looped.papers.yang24.variants import EVALUATION, LEAST_SQUARES, LOOPED, MATCHES, SHORT, UNLOOPED, evaluation
 from looped.studies import Cell, Context, Curves, Learned, Panels, Published, Study, Table, area, at, claim, curve, gap
 from looped.studies.claims import Claim
 from looped.studies.measures import TRAINING_SHARE
@@ -58,16 +58,16 @@ class CachedBaselines(Curves):
     def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
         """All baselines of the one task."""
         experiment = next(iter(cells.values()))
+        task, points = experiment.task, experiment.train.points
         generator = torch.Generator().manual_seed(self.prompt_seed)
-        points = experiment.train.points
-        prompt = experiment.task.sample(batch=self.baseline_prompts, n=points, generator=generator).to(torch.float64)
+        prompt = task.sample(batch=self.baseline_prompts, n=points, generator=generator).to(torch.float64)
 
         def report(what: str, done: float) -> None:
             context.progress(what, 1 - (1 - TRAINING_SHARE) * 0.1 * (1 - done))
 
-        for name, baseline in (self.baselines or sparse_baselines)(experiment.task).items():
+        for name, baseline in (self.baselines or sparse_baselines)(task).items():
             answer = cached(name, baseline, context.runs / "baselines", progress=report)
-            self.add_errors(table, {"model": name}, experiment.task.error(answer(prompt), prompt))
+            self.add_errors(table, {"model": name}, task.error(answer(prompt), prompt), task)
 
 
 def sparse_baselines(task: Task) -> dict[str, Baseline]:
@@ -119,30 +119,24 @@ def pair(recipe: Callable[[Scale], Experiment], other: Callable[[Scale], Experim
     }
 
 
-def evaluation(
-    scale: Scale, baselines: Callable[[Task], dict[str, Baseline]], prompts: int, loops: int | None = None
-) -> CachedBaselines:
-    """How models and baselines are evaluated; `loops` at `paper` scale, where it is not that of other figures."""
-    usual = EVALUATION[scale]
-    return CachedBaselines(
-        seeds=usual.seeds,
-        prompts=usual.prompts,
-        loops=loops if loops is not None and scale == "paper" else usual.loops,
-        baselines=baselines,
-        baseline_prompts=prompts,
-    )
+def sparse_evaluation(scale: Scale) -> CachedBaselines:
+    """Figure 10a: models and baselines on as many prompts."""
+    prompts = EVALUATION[scale].prompts
+    return evaluation(scale, CachedBaselines, baselines=sparse_baselines, baseline_prompts=prompts)
 
 
 def tree_evaluation(scale: Scale) -> CachedBaselines:
     """Figure 10b: looped models after at most 200 loops."""
     baselines = TreeBaselines(at=FITTED_AT[scale], trees=2 if scale == "smoke" else 50)
-    return evaluation(scale, baselines, FITTED_PROMPTS[scale], loops=200)
+    loops = min(200, EVALUATION[scale].loops)
+    prompts = FITTED_PROMPTS[scale]
+    return evaluation(scale, CachedBaselines, baselines=baselines, baseline_prompts=prompts, loops=loops)
 
 
 def network_evaluation(scale: Scale) -> CachedBaselines:
     """Figure 10c."""
     baselines = NetworkBaselines(at=FITTED_AT[scale], steps=5 if scale == "smoke" else 1000)
-    return evaluation(scale, baselines, FITTED_PROMPTS[scale])
+    return evaluation(scale, CachedBaselines, baselines=baselines, baseline_prompts=FITTED_PROMPTS[scale])
 
 
 def matches(what: str, letter: str, *published: Published) -> Claim:
@@ -161,7 +155,7 @@ FIG10A = Study(
     name="yang24.fig10a",
     title="Sparse linear regression: error by examples against 12 layers, least squares, averaging and Lasso",
     cells=pair(sparse_longer, sparse_12_layers_longer),
-    measure=lambda scale: evaluation(scale, sparse_baselines, EVALUATION[scale].prompts),
+    measure=sparse_evaluation,
     panels=PANEL,
     learned=Learned(),
     claims=(

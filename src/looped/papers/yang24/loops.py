@@ -42,7 +42,6 @@ from looped.studies import (
     Study,
     area,
     at,
-    at_trained_loops,
     claim,
     curve,
     drift,
@@ -219,6 +218,7 @@ FIG3 = Study(
     ),
 )
 
+trained_to = curve("trained_loops", b=max, T=max)
 FIG4 = Study(
     name="yang24.fig4",
     title="Linear regression: error by loops for models trained to b loops with a loss over T of them",
@@ -236,7 +236,7 @@ FIG4 = Study(
         claim(
             "saturates",
             "The fixed point saturates before the trained loops (Section 4.2, Figure 4).",
-            loops_to(1.1 * at_trained_loops(b=max, T=max), b=max, T=max) / curve("trained_loops", b=max, T=max) < 1,
+            loops_to(1.1 * at(trained_to, "by_loops", b=max, T=max), b=max, T=max) / trained_to < 1,
         ),
     ),
 )

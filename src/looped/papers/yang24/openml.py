@@ -16,10 +16,11 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.lines import finish, reference_line
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
-from looped.functional.schedules import RandomDepth, Staircase, Trapezoid
+from looped.experiment import Experiment
+from looped.functional.schedules import RandomDepth, Trapezoid
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import Scale
+from looped.papers.yang24 import Scale, trainings
+from looped.papers.yang24.trainings import as_published, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED
 from looped.prompt import Prompt
 from looped.studies import Cell, Context, Published, Study, Table, claim, curve, mean, share
@@ -47,31 +48,14 @@ PRINTED: Mapping[str, tuple[float, float]] = {
 
 Its label codes are not flipped, so that a model may learn that most tables' class 1 is low.
 """
-PAPER = TrainConfig(
-    steps=500_000,
-    batch=64,
-    points=41,
-    window=15,
-    grad=15,
-    depth=Staircase(start=15, stop=30, by=2, every=500),
-    optimizer=OptimizerConfig(kind="adam", learning_rate=1e-4),
-    log_every=1000,
-    checkpoint_every=10_000,
-)
-CPU = TrainConfig(
+CPU = replace(
+    trainings.CPU,
     steps=700,
-    batch=64,
-    points=11,
     window=3,
     grad=3,
     depth=RandomDepth(low=2, high=6),
-    optimizer=OptimizerConfig(
-        kind="muon",
-        learning_rate=5e-3,
-        muon_learning_rate=0.02,
-        clip=1.0,
-        schedule=Trapezoid(warmup=0.03, decay=0.2),
-    ),
+    dims=None,
+    optimizer=replace(trainings.CPU.optimizer, schedule=Trapezoid(warmup=0.03, decay=0.2)),
     log_every=50,
     checkpoint_every=400,
 )
@@ -84,7 +68,7 @@ def leave_out(table: str, scale: Scale, model: str, among: Sequence[str] = OPENM
     config, train = {
         "smoke": (DecoderConfig(d=5, width=8, heads=2, loops=3, positions=12), SMOKE),
         "cpu": (DecoderConfig(d=5, width=64, heads=4, loops=4, positions=22), CPU),
-        "paper": (DecoderConfig(d=20, width=256, heads=8, loops=30), PAPER),
+        "paper": (DecoderConfig(d=20, width=256, heads=8, loops=30), trainings.PAPER),
     }[scale]
     if model == UNLOOPED:
         layers = {"smoke": 2, "cpu": 4, "paper": 12}[scale]
@@ -92,7 +76,8 @@ def leave_out(table: str, scale: Scale, model: str, among: Sequence[str] = OPENM
     names = tuple(name for name in among if name != table)
     kind = "looped" if model == LOOPED else "transformer"
     name = f"yang24.tables-{kind}-without-{table}"
-    return Experiment(name=name, task=Tables(d=config.d, names=names), model=config, train=train)
+    base = Experiment(name=name, task=Tables(d=config.d, names=names), model=config, train=train)
+    return training(as_published(base), dims=None, active_points=None) if scale == "paper" else base
 
 
 def left_out(scale: Scale) -> Cells:

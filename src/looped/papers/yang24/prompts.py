@@ -15,7 +15,7 @@ from looped.experiment import Experiment, OptimizerConfig
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers
 from looped.papers.yang24.trainings import as_published, training
-from looped.papers.yang24.variants import EVALUATION, LOOPED, UNLOOPED, with_loops
+from looped.papers.yang24.variants import LOOPED, UNLOOPED, evaluation, with_loops
 from looped.studies import Axis, Cell, Context, Curves, Learned, Panels, Study, Table, claim, curve, worst
 from looped.studies.study import Cells
 from looped.studies.table import Series
@@ -95,31 +95,20 @@ class BestRates(Curves):
             trained = measured.where(**labels)
             pools = trained.labels("n")
             chosen = [best_rate(trained.where(n=pool)) for pool in pools]
-            for seed in self.seeds:
-                ends = [runs[seed] for runs in chosen]
-                value, low, high = ([series[side] for series in ends] for side in ("value", "low", "high"))
+            for index, seed in enumerate(self.seeds):
+                runs = [members[index] for members in chosen]
+                value, low, high = (
+                    [ends[-1] for ends in sides if ends is not None]
+                    for sides in zip(*((run.value, run.low, run.high) for run in runs), strict=True)
+                )
                 table.add(labels, "by_prompts", value, x=pools, low=low, high=high, seed=seed)
         return table
 
 
-def best_rate(table: Table) -> dict[int, dict[str, float]]:
-    """Seed -> last error and its interval, at the rate with the least mean over seeds."""
+def best_rate(table: Table) -> list[Series]:
+    """The runs of every seed at the rate with the least last error, mean over seeds."""
     rates = [table.where(rate=rate).series for rate in table.labels("rate")]
-    chosen = min(rates, key=lambda runs: fmean(series.value[-1] for series in runs))
-    return {int(series.seed or 0): last_error(series) for series in chosen}
-
-
-def last_error(series: Series) -> dict[str, float]:
-    """The last error of a curve, and its interval."""
-    assert series.low is not None
-    assert series.high is not None
-    return {"value": series.value[-1], "low": series.low[-1], "high": series.high[-1]}
-
-
-def measure(scale: Scale) -> BestRates:
-    """As other figures at this scale."""
-    evaluation = EVALUATION[scale]
-    return BestRates(seeds=evaluation.seeds, prompts=evaluation.prompts, loops=evaluation.loops)
+    return min(rates, key=lambda runs: fmean(series.value[-1] for series in runs))
 
 
 PANELS = Panels(
@@ -138,7 +127,7 @@ FIG5 = Study(
     name="yang24.fig5",
     title="Linear regression: error against the number of distinct prompts seen in training",
     cells=lambda scale: few_prompts(scale, SHOWN_FIRST[scale]),
-    measure=measure,
+    measure=lambda scale: evaluation(scale, BestRates),
     panels=PANELS,
     learned=Learned(of="by_prompts", best=0.0),
     claims=(
@@ -154,7 +143,7 @@ FIG14 = Study(
     name="yang24.fig14",
     title="Error against the number of distinct prompts seen in training, in three dimensions",
     cells=lambda scale: few_prompts(scale, list(RATES[scale])),
-    measure=measure,
+    measure=lambda scale: evaluation(scale, BestRates),
     panels=PANELS,
     learned=Learned(of="by_prompts", best=0.0),
     claims=(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from looped.papers.yang24 import Scale, linear_published
 from looped.papers.yang24.trainings import training
-from looped.papers.yang24.variants import EVALUATION, FLAT, LOOPED, only_least_squares
+from looped.papers.yang24.variants import EVALUATION, FLAT, LOOPED, evaluation, only_least_squares
 from looped.studies import (
     Axis,
     Cell,
@@ -70,14 +70,8 @@ class Checkpoints(Curves):
 
 def measure(scale: Scale) -> Checkpoints:
     """As other figures at this scale, but one seed, and by examples after the trained loops."""
-    usual = EVALUATION[scale]
-    return Checkpoints(
-        seeds=usual.seeds[:1],
-        prompts=usual.prompts,
-        loops=usual.loops,
-        at_trained_loops=True,
-        baselines=only_least_squares,
-    )
+    seed = EVALUATION[scale].seeds[:1]
+    return evaluation(scale, Checkpoints, seeds=seed, at_trained_loops=True, baselines=only_least_squares)
 
 
 def reproduces(weights: str) -> Check:

@@ -6,7 +6,7 @@ hour on two cores for all six. Loop counts are random there, up to b, so that mo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +25,7 @@ from looped.papers.yang24.variants import (
     SHORT,
     TWO_SEEDS,
     UNLOOPED,
+    evaluation,
     layers,
     with_loops,
 )
@@ -120,7 +121,7 @@ class ShiftedCurves(Curves):
         unshifted = self.errors(model, experiment)[:, -1].mean().item()
         for name, shift in self.shifts:
             labels = Cell(cell, shift=name)
-            self.add_errors(table, labels, self.errors(model, experiment, shift), seed=seed)
+            self.add_errors(table, labels, self.errors(model, experiment, shift), experiment.task, seed=seed)
             table.add(labels, "unshifted", unshifted, seed=seed)
 
     def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
@@ -128,14 +129,10 @@ class ShiftedCurves(Curves):
         experiment = next(iter(cells.values()))
         for name, shift in self.shifts:
             errors = self.errors(least_squares, experiment, shift, dtype=torch.float64)
-            self.add_errors(table, Cell(model=LEAST_SQUARES, shift=name), errors)
+            self.add_errors(table, Cell(model=LEAST_SQUARES, shift=name), errors, experiment.task)
 
     def errors(
-        self,
-        predict: LoopedModel | Baseline,
-        experiment: Experiment,
-        *shifts: Shift,
-        dtype: torch.dtype | None = None,
+        self, predict: LoopedModel | Baseline, experiment: Experiment, *shifts: Shift, dtype: torch.dtype | None = None
     ) -> torch.Tensor:
         """Errors (prompts, positions); not a number where a shift defines no query."""
         return shifted_errors(
@@ -150,19 +147,9 @@ class ShiftedCurves(Curves):
         )
 
 
-def under(shifts: Shifts | Mapping[str, Shifts]) -> Callable[[Scale], ShiftedCurves]:
-    """Scale -> how models are evaluated under these shifts, or under those of the scale."""
-
-    def measure(scale: Scale) -> ShiftedCurves:
-        evaluation = TWO_SEEDS[scale]
-        return ShiftedCurves(
-            seeds=evaluation.seeds,
-            prompts=evaluation.prompts,
-            loops=evaluation.loops,
-            shifts=shifts[scale] if isinstance(shifts, Mapping) else shifts,
-        )
-
-    return measure
+def under(scale: Scale, shifts: Shifts) -> ShiftedCurves:
+    """How models are evaluated under these shifts."""
+    return evaluation(scale, ShiftedCurves, seeds=TWO_SEEDS[scale].seeds, shifts=shifts)
 
 
 def looped_over_unlooped(shift: str, **depth: object) -> Quantity:
@@ -217,7 +204,7 @@ FIG6 = Study(
     cells=lambda scale: models(
         scale, *{"smoke": ([2], [4]), "cpu": ([8], [8, 16]), "paper": ([12], [20, 30, 50, 100])}[scale]
     ),
-    measure=under(SHOWN_FIRST),
+    measure=lambda scale: under(scale, SHOWN_FIRST),
     panels=panels(3),
     learned=Learned(of="unshifted", best=0.0),
     claims=(
@@ -256,7 +243,7 @@ FIG15 = Study(
     name="yang24.fig15",
     title="Linear regression under six shifts: transformers of several depths, looped ones of several b",
     cells=many_models,
-    measure=under(DISTRIBUTIONS),
+    measure=lambda scale: under(scale, DISTRIBUTIONS),
     panels=panels(3),
     learned=Learned(of="unshifted", best=0.0),
     claims=(
@@ -271,7 +258,7 @@ FIG16 = Study(
     name="yang24.fig16",
     title="Linear regression with x or w scaled: transformers of several depths, looped ones of several b",
     cells=many_models,
-    measure=under({"smoke": SCALED_AT_SMOKE, "cpu": SCALED, "paper": SCALED}),
+    measure=lambda scale: under(scale, SCALED_AT_SMOKE if scale == "smoke" else SCALED),
     panels=panels(4),
     learned=Learned(of="unshifted", best=0.0),
     claims=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from looped.baselines.linear import least_squares
 from looped.evaluation.curves import Baseline
@@ -16,6 +16,7 @@ from looped.studies import Curves
 from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
 
+C = TypeVar("C", bound=Curves)
 LOOPED, UNLOOPED = "looped transformer", "transformer"
 """The two models that most figures compare."""
 LEAST_SQUARES = "least squares"
@@ -52,6 +53,11 @@ class ClassCurves(Curves):
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""
         return self.tree_loops if isinstance(experiment.task, DecisionTree) else super().far(experiment)
+
+
+def evaluation(scale: str, kind: type[C], **fields: Any) -> C:
+    """Curves of another kind, with the seeds, prompts and loops of the scale."""
+    return kind(**{**vars(EVALUATION[scale]), **fields})
 
 
 def only_least_squares(task: Task) -> dict[str, Baseline]:

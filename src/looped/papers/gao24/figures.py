@@ -1,0 +1,162 @@
+"""gao24's Figures 2 to 4: three models on three tasks, and what T, dT, layers and heads do.
+
+The text does not say which values Figures 3 and 4 show; `paper` takes those around its default T = 20, dT = 15.
+Figure 3 is about the loop as printed: with pre(X) injected into every loop, all are stable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from looped.evaluation.curves import Curve as EvaluatedCurve
+from looped.papers import gao24
+from looped.papers.gao24.known import known_representation
+from looped.papers.gao24.variants import ALGOFORMER, LOOPED, STANDARD, as_printed, three, with_loops, with_shape
+from looped.studies import Axis, Cell, Curves, Learned, Panels, Study, along, area, best, claim, drift, worst
+from looped.studies.study import Cells
+from looped.tasks.task import SequenceTask, Task
+
+TASKS = {
+    "regression": gao24.regression,
+    "autoregression": gao24.autoregression,
+    "chain_of_thought": gao24.chain_of_thought,
+}
+TITLES = {
+    "regression": "regression with representation",
+    "autoregression": "AR(q) with representation",
+    "chain_of_thought": "chain of thought with MLPs",
+}
+LAYERS = {"smoke": 2, "cpu": 6, "paper": 12}
+"""Layers of the standard transformer."""
+LOOPS = {
+    "smoke": ((1, (2, 3)), (2, (2, 3))),
+    "cpu": ((1, (4, 6)), (3, (4, 6))),
+    "paper": ((5, (10, 15, 20)), (10, (10, 15, 20)), (15, (15, 20, 30))),
+}
+"""(dT, its T's) of Figure 3."""
+SHAPES = {
+    "smoke": ((1, 1), (1, 2), (2, 2)),
+    "cpu": ((1, 1), (1, 4), (2, 4)),
+    "paper": ((1, 4), (1, 8), (1, 16), (2, 8), (3, 8), (4, 8), (4, 16)),
+}
+"""(layers, heads) of pre, loop and post in Figure 4."""
+ERROR = "error (predicting zero = 1)"
+BY_EXAMPLES = Axis(x="examples, or states, seen", y=ERROR, log=True, floor=1e-3)
+BY_LOOPS = Axis(x="loops", y="error at the last pair", log=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointCurves(Curves):
+    """Error by examples after the trained loops; a chain of thought's is the mean over the steps of each example."""
+
+    at_trained_loops: bool = True
+
+    def example_curve(self, curve: EvaluatedCurve, task: Task) -> EvaluatedCurve:
+        """One place for each example."""
+        tokens = task.tokens_per_point if isinstance(task, SequenceTask) else 1
+        if tokens == 1:
+            return curve
+        examples = sorted({place // tokens for place in curve.x})
+
+        def joined(values: Sequence[float]) -> list[float]:
+            groups = [
+                [value for place, value in zip(curve.x, values, strict=True) if place // tokens == example]
+                for example in examples
+            ]
+            return [sum(group) / len(group) for group in groups]
+
+        ends = {name: joined(getattr(curve, name)) for name in ("mean", "low", "high")}
+        return EvaluatedCurve(label=curve.label, x=examples, **ends)
+
+
+EVALUATION = {
+    "smoke": PointCurves(seeds=(0,), prompts=8, loops=6),
+    "cpu": PointCurves(seeds=(3, 4, 5), prompts=512, loops=24),
+    "paper": PointCurves(seeds=(0,), prompts=1280, loops=200),
+}
+"""The `cpu` recipes were tuned on seeds 0 to 2, so others are judged."""
+
+
+def three_models(scale: gao24.Scale) -> Cells:
+    """The three models on the three tasks."""
+    return {
+        Cell(task=task, model=model): experiment
+        for task, recipe in TASKS.items()
+        for model, experiment in three(recipe(scale), LAYERS[scale]).items()
+    }
+
+
+def printed_loops(scale: gao24.Scale) -> Cells:
+    """The AlgoFormer as printed, for several T and dT."""
+    base = replace(as_printed(gao24.regression(scale)), name="gao24.regression_printed")
+    return {Cell(dT=window, T=loops): with_loops(base, loops, window) for window, row in LOOPS[scale] for loops in row}
+
+
+def shapes(scale: gao24.Scale) -> Cells:
+    """AlgoFormers of several numbers of layers and heads."""
+    return {
+        Cell(L=layers, h=heads): with_shape(gao24.regression(scale), layers, heads) for layers, heads in SHAPES[scale]
+    }
+
+
+def does_better(task: str, better: str, worse: str):
+    """The claim that one model's error, a mean over examples, is at most 0.95 of another's."""
+    model = "AlgoFormer" if better == ALGOFORMER else f"{better} transformer"
+    return claim(
+        f"{task}.{'beats' if better == ALGOFORMER else f'{better}_beats'}_{worse}",
+        f"The {model} does better than the {worse} transformer on {TITLES[task]} (Section 5.2).",
+        area(task=task, model=better) / area(task=task, model=worse) <= 0.95,
+        remark="equal width, prompts, steps and optimiser",
+    )
+
+
+FIG2 = Study(
+    name="gao24.fig2",
+    title="AlgoFormer, vanilla looped and standard transformer on three tasks",
+    cells=three_models,
+    measure=lambda scale: replace(EVALUATION[scale], baselines=known_representation),
+    panels=Panels(y="by_examples", axis=BY_EXAMPLES, column="task", colour="model", share_y=False),
+    learned=Learned(),
+    claims=(
+        *(does_better(task, ALGOFORMER, other) for task in TASKS for other in (LOOPED, STANDARD)),
+        does_better("chain_of_thought", STANDARD, LOOPED),
+    ),
+)
+
+FIG3 = Study(
+    name="gao24.fig3",
+    title="Error far beyond the trained loops, for several T and dT",
+    cells=printed_loops,
+    measure=lambda scale: replace(EVALUATION[scale], baselines=known_representation),
+    panels=Panels(y="by_loops", axis=BY_LOOPS, column="dT", colour="T", mark_trained=True),
+    learned=Learned(),
+    claims=(
+        claim(
+            "larger_window_is_steadier",
+            "A larger dT makes inference beyond T loops more stable (Section 5.3).",
+            best(drift(dT=min) / drift(dT=max), over="T") >= 1,
+        ),
+    ),
+)
+
+
+def more(what: str, label: str, other: str):
+    """The claim that adding layers, or heads, alone lowers the error."""
+    return claim(
+        f"more_{what}",
+        f"More {what} give lower errors (Section 5.3, Figure 4).",
+        worst(along(area(), over=label).successive().largest(), over=other) <= 1,
+        remark="the paper itself sees 4 layers and 16 heads do worse",
+    )
+
+
+FIG4 = Study(
+    name="gao24.fig4",
+    title="Error for several numbers of layers and heads",
+    cells=shapes,
+    measure=lambda scale: replace(EVALUATION[scale], baselines=known_representation),
+    panels=Panels(y="by_examples", axis=BY_EXAMPLES, colour="L", dash="h", width=5.2, height=3.4),
+    learned=Learned(),
+    claims=(more("layers", "L", "h"), more("heads", "h", "L")),
+)

@@ -1,0 +1,162 @@
+"""Quantities against numbers worked out by hand, and verdicts by intervals."""
+
+import math
+
+import numpy as np
+import pytest
+
+from looped.studies import (
+    Cell,
+    Learned,
+    Published,
+    Table,
+    along,
+    area,
+    at,
+    best,
+    claim,
+    curve,
+    drift,
+    gap,
+    geomean,
+    last,
+    loops_to,
+    mean,
+    within_factor,
+    worst,
+)
+from looped.studies.claims import judge
+from looped.studies.expressions import NotMeasured
+
+ERRORS = {(12, 5): [[1.0, 0.5, 0.4], [1.0, 0.7, 0.2]], (20, 5): [[1.0, 0.4, 0.1], [1.0, 0.2, 0.3]]}
+
+
+@pytest.fixture
+def table() -> Table:
+    """Two cells of two seeds, and a baseline with an interval."""
+    table = Table()
+    for (b, window), runs in ERRORS.items():
+        for seed, values in enumerate(runs):
+            table.add(Cell(b=b, T=window), "by_examples", values, x=[0, 1, 2], seed=seed)
+            table.add(Cell(b=b, T=window), "by_loops", [1.0, 0.5, 0.25 * (seed + 1)], x=[1, b, 100], seed=seed)
+            table.add(Cell(b=b, T=window), "trained_loops", b, seed=seed)
+    table.add(
+        Cell(model="least squares"),
+        "by_examples",
+        [1.0, 0.3, 0.1],
+        x=[0, 1, 2],
+        low=[0.9, 0.2, 0.05],
+        high=[1.1, 0.4, 0.2],
+    )
+    return table
+
+
+def seeds(expression, table) -> list[float]:
+    """The number of every seed."""
+    return list(expression.value(table).by_seed)
+
+
+def test_leaves_read_places_means_and_ends(table):
+    assert seeds(at(1, b=20), table) == [0.4, 0.2]
+    assert seeds(last(b=max), table) == [0.1, 0.3]
+    assert seeds(area(b=12, between=(1, 2)), table) == pytest.approx([0.45, 0.45])
+    assert seeds(curve(b=12).least(), table) == [0.4, 0.2]
+    assert seeds(curve(b=12).largest(between=(1, math.inf)), table) == [0.5, 0.7]
+    assert seeds(drift(b=20, T=5), table) == [0.5, 1.0]
+    assert seeds(loops_to(0.5, b=min), table) == [12, 12]
+    assert seeds(loops_to(0.01, b=min), table) == [math.inf, math.inf]
+    lone = at(1, model="least squares").value(table)
+    assert (lone.mean, lone.low, lone.high, lone.seeds) == (0.3, 0.2, 0.4, 0)
+
+
+def test_interpolation_is_straight_in_the_logarithm(table):
+    table.add(Cell(K="x"), "loss", [1.0, 0.01], x=[2, 4], seed=0)
+    assert seeds(loops_to(0.1, "loss", interpolate=True, K="x"), table) == pytest.approx([3.0])
+
+
+def test_arithmetic_is_seed_by_seed_and_place_by_place(table):
+    assert seeds(at(2, b=20) / at(2, b=12), table) == pytest.approx([0.1 / 0.4, 0.3 / 0.2])
+    assert seeds(at(2, b=20) / at(2, model="least squares"), table) == pytest.approx([1.0, 3.0])
+    expected = np.max(np.array(ERRORS[20, 5]) - np.array([1.0, 0.3, 0.1]), axis=1)
+    assert seeds(gap(curve(b=20), curve(model="least squares")), table) == pytest.approx(expected.tolist())
+    assert seeds(abs(at(1, b=20) - 0.3), table) == pytest.approx([0.1, 0.1])
+    assert seeds(2 * at(1, b=20) + 1, table) == pytest.approx([1.8, 1.4])
+
+
+def test_a_lone_interval_goes_through_arithmetic(table):
+    table.add(Cell(model="lone"), "by_examples", [0.6], x=[1], low=[0.5], high=[0.9], seed=0)
+    ratio = (at(1, model="lone") / at(1, model="least squares")).value(table)
+    assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((2.0, 0.5 / 0.4, 0.9 / 0.2))
+    assert ratio.basis == "one seed, 90% interval over prompts"
+
+
+def test_labels_become_axes(table):
+    assert seeds(worst(last(), over="b", among=(12, 20)), table) == pytest.approx([0.4, 0.3])
+    assert seeds(best(last(), over="b"), table) == pytest.approx([0.1, 0.2])
+    assert seeds(mean(last(), over="b"), table) == pytest.approx([0.25, 0.25])
+    assert seeds(geomean(last(), over="b"), table) == pytest.approx([math.sqrt(0.04), math.sqrt(0.06)])
+    assert seeds(along(last(), over="b").successive().largest(), table) == pytest.approx([0.25, 1.5])
+
+
+def test_what_is_not_there_or_not_one_cell_is_said(table):
+    with pytest.raises(NotMeasured, match="no cell has"):
+        at(1, b=99).value(table)
+    with pytest.raises(ValueError, match="means 3 cells"):
+        at(1).value(table)
+    with pytest.raises(ValueError, match="is a curve of 3 places"):
+        curve(b=20).value(table)
+
+
+def verdict(check, table, **options):
+    """A claim's verdict."""
+    options = {"study": "p.f", "scale": "paper", "preview": False, "learned": None, **options}
+    return judge(claim("c", "what the paper says", check), table, **options)
+
+
+def test_the_whole_interval_decides(table):
+    ratio = at(2, b=20) / at(2, b=12)  # 0.25 and 1.5
+    assert verdict(ratio <= 2, table).verdict == "holds"
+    assert verdict(ratio <= 1, table).verdict == "undecided"
+    assert verdict(ratio <= 0.2, table).verdict == "fails"
+    assert verdict((ratio <= 2) & (ratio >= 2), table).verdict == "fails"
+    assert verdict(within_factor(ratio, 5), table).verdict == "holds"
+    lone = at(1, model="least squares")  # 0.3 [0.2, 0.4]
+    assert [verdict(lone < bound, table).verdict for bound in (0.5, 0.3, 0.1)] == ["holds", "undecided", "fails"]
+
+
+def test_nothing_infinite_holds(table):
+    table.add(Cell(model="diverged"), "by_examples", [math.inf], x=[1], seed=0)
+    assert verdict(at(1, model="diverged") >= 1, table).verdict == "fails"
+    assert verdict(at(1, b=20) / at(1, model="diverged") <= 1, table).verdict == "fails"
+
+
+def test_previews_and_missing_cells_have_no_verdict(table):
+    judged = verdict(at(1, b=20) <= 1, table, preview=True, scale="cpu")
+    assert (judged.verdict, judged.value) == ("not judged", pytest.approx(0.3))
+    assert "a preview at cpu scale" in judged.note
+    judged = verdict(at(1, b=99) <= 1, table)
+    assert (judged.verdict, judged.value) == ("not judged", None)
+
+
+def test_models_that_have_not_learned_are_not_judged(table):
+    """Halfway from 1 to the best baseline's last error, 0.1, is 0.55."""
+    assert verdict(at(1, b=20) <= 1, table, learned=Learned()).verdict == "holds"
+    table.add(Cell(b=50, T=5), "by_examples", [1.0, 0.9, 0.6], x=[0, 1, 2], seed=0)
+    judged = verdict(at(1, b=50) <= 1, table, learned=Learned())
+    assert judged.verdict == "not judged"
+    assert "has error 0.6, needed 0.55" in judged.note
+    assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
+    assert verdict(at(1, b=50) <= 1, table, learned=Learned(best=0.3)).verdict == "holds"
+
+
+def test_texts_are_made_from_the_expression(table):
+    check = at(2, b=20) / at(2, b=12) <= 1.5
+    published = [Published(what="k = 2", number=".0242", ours=at(2, b=20))]
+    judged = judge(
+        claim("c", "s", check, remark="because", published=published),
+        table, study="p.f", scale="paper", preview=False, learned=None,
+    )  # fmt: skip
+    assert judged.asked == "error by examples (b = 20) at 2 over error by examples (b = 12) at 2 at most 1.5"
+    assert "mean of 2 seeds: 0.875 [0.25, 1.5]" in judged.note
+    assert "k = 2: published .0242, here 0.2 [0.1, 0.3]" in judged.note
+    assert judged.note.endswith("because")

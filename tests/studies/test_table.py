@@ -1,0 +1,44 @@
+"""The table: tidy rows, and JSON that gives the same table back."""
+
+import json
+import math
+
+import pytest
+
+from looped.studies.table import Cell, Table
+
+
+def test_it_survives_json_and_infinity_is_null():
+    table = Table()
+    table.add(
+        Cell(b=20, T=15), "by_loops", [0.5, math.inf], x=[1, 2], seed=3, low=[0.4, math.inf], high=[0.6, math.inf]
+    )
+    table.add(Cell(model="bound"), "parameters", 12)
+    text = json.dumps(table.to_data(), allow_nan=False)
+    assert "null" in text
+    assert Table.from_data(json.loads(text)).to_data() == table.to_data()
+    assert Table.from_data(json.loads(text)).series[0].value == (0.5, math.inf)
+
+
+def test_rows_are_tidy():
+    table = Table()
+    table.add(Cell(b=20), "by_loops", [0.5, 0.25], x=[1, 2], seed=3, low=[0.4, 0.2], high=[0.6, 0.3])
+    first = {"b": 20, "seed": 3, "quantity": "by_loops", "x": 1, "value": 0.5, "low": 0.4, "high": 0.6}
+    assert list(table.rows())[0] == first
+    assert len(list(table.rows())) == 2
+
+
+def test_cells_are_chosen_by_their_labels():
+    table = Table()
+    for b in (20, 12):
+        for seed in (0, 1):
+            table.add(Cell(b=b, T=15), "by_loops", [1.0, b / 10 + seed], x=[1, 2], seed=seed)
+    assert table.labels("b") == [12, 20]
+    assert len(table.where("by_loops", b=12)) == 2
+    assert table.where(b=12).by_seed(at="last") == {0: 1.2, 1: 2.2}
+    assert table.where(b=12).by_seed(at=1) == {0: 1.0, 1: 1.0}
+    assert Cell(b=1, T=2) == Cell(T=2, b=1)
+    with pytest.raises(ValueError, match="reads one curve"):
+        table.by_seed(at="last")
+    with pytest.raises(ValueError, match="one for each"):
+        table.add(Cell(), "by_loops", [1.0], x=[1, 2])

@@ -7,18 +7,18 @@ Figure 2, two minutes after their training.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from looped.evaluation.probes import probe
 from looped.experiment import Experiment
+from looped.models.base import LoopedModel
 from looped.papers.yang24 import Scale, linear, linear_12_layers, sparse, sparse_12_layers
 from looped.papers.yang24.loops import fixed_point_models
-from looped.papers.yang24.trainings import around, training
-from looped.papers.yang24.variants import CHEAP, LOOPED, TWO_SEEDS, UNLOOPED, layers
+from looped.papers.yang24.trainings import around
+from looped.papers.yang24.variants import LOOPED, TWO_SEEDS, UNLOOPED, cheap, layers
 from looped.studies import (
     Axis,
     Cell,
-    Context,
+    Curves,
     Learned,
     Panels,
     Study,
@@ -34,7 +34,7 @@ from looped.studies import (
 )
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
-from looped.studies.measures import add_curve, trained
+from looped.studies.measures import add_curve
 from looped.studies.study import Cells
 from looped.tasks.regression import SparseRegression
 
@@ -49,8 +49,6 @@ SIZES: dict[str, dict[str, tuple[int, ...]]] = {
     },
 }
 """Layers, widths and heads that are tried beside the recipe's own."""
-GRADIENT, WEIGHTS = "X'y", "w_ols"
-"""What probes are to recover."""
 PROBE, CONTROL = "probe", "control"
 NONZERO = {"smoke": (1, 2), "cpu": (1, 2, 4), "paper": (1, 3, 6, 9, 12)}
 """Weights of sparse regression that are not zero: s."""
@@ -59,12 +57,8 @@ NONZERO = {"smoke": (1, 2), "cpu": (1, 2, 4), "paper": (1, 3, 6, 9, 12)}
 def sizes(scale: Scale) -> Cells:
     """The looped model of one layer, then other layers, widths and heads; `kind` says what is varied."""
     looped, unlooped = linear(scale), linear_12_layers(scale)
-    if scale == "paper":
-        looped = around(looped, 30, 15)
-    else:
-        short = {"smoke": {"steps": 6}, "cpu": {"steps": 150, "batch": 32}}[scale]
-        looped, unlooped = training(looped, **short), training(unlooped, **short)
-    tried = SIZES[scale]
+    looped = cheap(around(looped, 30, 15) if scale == "paper" else looped, scale, steps=150)
+    unlooped, tried = cheap(unlooped, scale, steps=150), SIZES[scale]
 
     def vary(**fields: int) -> Experiment:
         return replace(looped, model=replace(looped.model, **fields))
@@ -85,7 +79,7 @@ def sparsities(scale: Scale) -> Cells:
         looped = around(looped, 30, 15)
     return {
         Cell(model=model, s=count): replace(
-            training(base, **CHEAP[scale]), task=SparseRegression(d=base.task.d, nonzero=count)
+            cheap(base, scale, steps=300), task=SparseRegression(d=base.task.d, nonzero=count)
         )
         for count in NONZERO[scale]
         for model, base in ((LOOPED, looped), (UNLOOPED, unlooped))
@@ -99,16 +93,12 @@ def probed_models(scale: Scale) -> Cells:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probes:
-    """Probe error by layer or loop, averaged over context lengths, and what answering zero costs.
+class Probes(Curves):
+    """Probe error by layer or loop, averaged over context lengths, and `zero`, what answering zero costs.
 
     For every model and target: `probe_error` of the probe and of its control, which has never seen other weights.
     """
 
-    seeds: tuple[int, ...] = (0,)
-    """One training for each."""
-    loops: int
-    """Looped models are read up to this many loops."""
     lengths: tuple[int, ...]
     """Numbers of examples."""
     hidden: int
@@ -117,51 +107,33 @@ class Probes:
     """Steps of the probes' training; the paper does not state it."""
     batch: int = 64
     """Prompts in each of them; the paper does not state it."""
-    prompts: int = 1280
-    """Prompts for the errors."""
-    prompt_seed: int = 1
-    """Names the prompts."""
-    level: float = 0.9
-    """Level of the intervals over prompts."""
 
-    def __call__(self, cells: Cells, context: Context) -> Table:
-        """Train what is missing, and probes of every model."""
-        runs = trained(cells, self.seeds, context, share=0.6)
-        table = Table()
-        for index, (cell, members) in enumerate(runs.items()):
-            report = partial(self.report, context, f"probing {cell}", index / len(runs), len(runs))
-            for seed, run in zip(self.seeds, members, strict=True):
-                probes = probe(
-                    run.model(context.device),
-                    run.experiment.task,
-                    points=run.experiment.train.points,
-                    loops=self.loops if run.experiment.model.loops > 1 else None,
-                    lengths=self.lengths,
-                    hidden=self.hidden,
-                    steps=self.steps,
-                    batch=self.batch,
-                    prompts=self.prompts,
-                    seed=self.prompt_seed,
-                    level=self.level,
-                    progress=report,
-                )
-                for kind, targets in ((PROBE, probes.probed), (CONTROL, probes.control)):
-                    for target in targets:
-                        labels = Cell(cell, target=target.target, kind=kind)
-                        add_curve(table, labels, "probe_error", target.by_loop, seed=seed)
-                        table.add(labels, "zero", sum(target.zero) / len(self.lengths), seed=seed)
-        return table
-
-    @staticmethod
-    def report(context: Context, what: str, before: float, models: int, done: int, steps: int) -> None:
-        """Report progress: `done` of `steps` of one of so many models."""
-        context.progress(what, 0.6 + 0.4 * (before + done / steps / models))
+    def add_model(self, table: Table, cell: Cell, seed: int, experiment: Experiment, model: LoopedModel) -> None:
+        """Train the probes of one model."""
+        probes = probe(
+            model,
+            experiment.task,
+            points=experiment.train.points,
+            loops=self.loops if experiment.model.loops > 1 else None,
+            lengths=self.lengths,
+            hidden=self.hidden,
+            steps=self.steps,
+            batch=self.batch,
+            prompts=self.prompts,
+            seed=self.prompt_seed,
+            level=self.level,
+        )
+        for kind, targets in ((PROBE, probes.probed), (CONTROL, probes.control)):
+            for target in targets:
+                labels = Cell(cell, target=target.target, kind=kind)
+                add_curve(table, labels, "probe_error", target.by_loop, seed=seed)
+                table.add(labels, "zero", sum(target.zero) / len(self.lengths), seed=seed)
 
 
 PROBES = {
     "smoke": Probes(loops=2, lengths=(2, 4), hidden=8, steps=3, batch=4, prompts=16),
     "cpu": Probes(seeds=(3,), loops=12, lengths=(2, 4, 6, 8, 10), hidden=64, steps=300, prompts=512),
-    "paper": Probes(loops=20, lengths=tuple(range(1, 41)), hidden=64, steps=5000),
+    "paper": Probes(prompts=1280, loops=20, lengths=tuple(range(1, 41)), hidden=64, steps=5000),
 }
 
 
@@ -170,23 +142,20 @@ def probe_error(**labels: str) -> Quantity:
     return curve("probe_error", **{"kind": PROBE, **labels})
 
 
-def refined(target: str, name: str) -> Claim:
-    """The looped model's probe error ends near its least, below where it began."""
-    error = probe_error(model=LOOPED, target=target)
-    return claim(
-        f"{name}.refined",
-        f"The looped transformer steadily refines its representation over loops (Figure 8); {target}.",
-        (error.last() / error.least() <= 1.25) & (error.last() / error.first() < 1),
-    )
-
-
-def unlooped_turns(target: str, name: str) -> Claim:
-    """The unlooped model's probe error has its least before the last layer and rises again."""
-    error = probe_error(model=UNLOOPED, target=target)
-    return claim(
-        f"{name}.unlooped_turns",
-        f"The standard transformer decodes it best before its last layer, around the 10th (Figure 8); {target}.",
-        error.last() / error.least() >= 1.05,
+def about_target(target: str, name: str) -> tuple[Claim, Claim]:
+    """Over loops the probe error falls to its least; over layers it rises again."""
+    looped, unlooped = probe_error(model=LOOPED, target=target), probe_error(model=UNLOOPED, target=target)
+    return (
+        claim(
+            f"{name}.refined",
+            f"The looped transformer steadily refines its representation over loops (Figure 8); {target}.",
+            (looped.last() / looped.least() <= 1.25) & (looped.last() / looped.first() < 1),
+        ),
+        claim(
+            f"{name}.unlooped_turns",
+            f"The standard transformer decodes it best before its last layer, around the 10th (Figure 8); {target}.",
+            unlooped.last() / unlooped.least() >= 1.05,
+        ),
     )
 
 
@@ -248,10 +217,8 @@ FIG8 = Study(
     ),
     learned=Learned(of="probe_error", zero="zero", best=0.0),
     claims=(
-        refined(GRADIENT, "gradient"),
-        refined(WEIGHTS, "least_squares"),
-        unlooped_turns(GRADIENT, "gradient"),
-        unlooped_turns(WEIGHTS, "least_squares"),
+        *about_target("X'y", "gradient"),
+        *about_target("w_ols", "least_squares"),
         claim(
             "control",
             "Probes use the context: the control task's error is far larger (Appendix F, Figure 8).",

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from looped.experiment import Experiment
 from looped.functional.schedules import Ramp, RandomDepth
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers, tied
-from looped.papers.yang24.trainings import around, training
+from looped.papers.yang24.trainings import around
 from looped.papers.yang24.variants import (
-    CHEAP,
     DIVERGED,
     EVALUATION,
     FLAT,
@@ -30,6 +28,7 @@ from looped.papers.yang24.variants import (
     TREE,
     UNLOOPED,
     ClassCurves,
+    cheap,
     only_least_squares,
     with_loops,
 )
@@ -62,13 +61,11 @@ TREE_B = {**B, "paper": [12, 50, 70, 100]}
 T = {"smoke": [1, 2], "cpu": [2, 4], "paper": [5, 10, 15]}
 MIDDLE_T = {"smoke": [2], "cpu": [4], "paper": [10]}
 """The window of Figure 9."""
-GRID_TRAINING: dict[str, dict[str, Any]] = {**CHEAP, "cpu": {"steps": 200, "batch": 32}}
 GRID_EVALUATION = {
     "smoke": ClassCurves(prompts=8, loops=8, tree_loops=8),
     "cpu": ClassCurves(seeds=(3, 4, 5), prompts=256, loops=48, tree_loops=48),
     "paper": ClassCurves(prompts=1280, loops=500, tree_loops=200),
 }
-SCHEDULE_TRAINING: dict[str, dict[str, Any]] = {**CHEAP, "cpu": {"steps": 150, "batch": 32}}
 SCHEDULE_EVALUATION = {
     "smoke": ClassCurves(prompts=16, loops=4, tree_loops=4),
     "cpu": ClassCurves(seeds=(3, 4), prompts=512, loops=8, tree_loops=8),
@@ -119,7 +116,7 @@ def early_loops(base: Experiment) -> Experiment:
 def grid(scale: Scale, tasks: Sequence[str], windows: Sequence[int]) -> Cells:
     """Models trained to b loops with a loss over the last T; in training the loops climb from T to b."""
     every = {"smoke": 2, "cpu": 10, "paper": 100}[scale]
-    bases = {task: training(RECIPES[task](scale), **GRID_TRAINING[scale]) for task in tasks}
+    bases = {task: cheap(RECIPES[task](scale), scale, steps=200) for task in tasks}
     return {
         Cell(task=task, T=window, b=b): with_loops(base, b, window, every=every)
         for task, base in bases.items()
@@ -134,22 +131,26 @@ def schedules(scale: Scale) -> Cells:
     cells = {}
     for task, recipe in RECIPES.items():
         b, window = {"smoke": (4, 2), "cpu": (8, 4), "paper": PAPER_B_T[task]}[scale]
-        base = training(recipe(scale), **SCHEDULE_TRAINING[scale])
+        base = cheap(recipe(scale), scale, steps=150)
         cells[Cell(task=task, kind=SCHEDULED)] = with_loops(base, b, window, every=every)
         cells[Cell(task=task, kind=AT_ONCE)] = with_loops(base, b, window, every=None)
     return cells
 
 
-def fixed_point(task: str, name: str) -> Claim:
-    """With the largest b and T the model has a fixed point."""
-    statement = f"A higher b finds a fixed point that does not diverge past b (Section 4.2, Appendix B); {task}."
-    return claim(f"{name}.fixed_point", statement, drift(task=task, T=max, b=max) <= FLAT)
-
-
-def window(task: str, name: str) -> Claim:
-    """At the largest b the smallest T has the larger mean error over examples."""
-    statement = f"A smaller T gives a larger error (Appendix B); {task}."
-    return claim(f"{name}.window", statement, area(task=task, b=max, T=min) / area(task=task, b=max, T=max) >= 1)
+def fixed_point_and_window(task: str, name: str) -> tuple[Claim, Claim]:
+    """With the largest b and T there is a fixed point, and with the smallest T the error is larger."""
+    return (
+        claim(
+            f"{name}.fixed_point",
+            f"A higher b finds a fixed point that does not diverge past b (Section 4.2, Appendix B); {task}.",
+            drift(task=task, T=max, b=max) <= FLAT,
+        ),
+        claim(
+            f"{name}.window",
+            f"A smaller T gives a larger error (Appendix B); {task}.",
+            area(task=task, b=max, T=min) / area(task=task, b=max, T=max) >= 1,
+        ),
+    )
 
 
 FIG2 = Study(
@@ -218,16 +219,17 @@ FIG3 = Study(
     ),
 )
 
+BY_LOOPS = Panels(y="by_loops", column="T", colour="b", line="b = {b}", mark_trained=True, most=200)
 trained_to = curve("trained_loops", b=max, T=max)
 FIG4 = Study(
     name="yang24.fig4",
     title="Linear regression: error by loops for models trained to b loops with a loss over T of them",
     cells=lambda scale: grid(scale, [LINEAR], T[scale]),
     measure=lambda scale: GRID_EVALUATION[scale],
-    panels=Panels(y="by_loops", column="T", colour="b", line="b = {b}", mark_trained=True, most=200),
+    panels=BY_LOOPS,
     learned=Learned(best=0.0),
     claims=(
-        fixed_point(LINEAR, "linear"),
+        fixed_point_and_window(LINEAR, "linear")[0],
         claim(
             "low_b_diverges",
             "A lower b may diverge after the trained loops (Section 4.2, Figure 4).",
@@ -246,16 +248,7 @@ FIG9 = Study(
     title="Error by loops for models trained to b loops, T = 10: sparse linear regression, decision tree, ReLU network",
     cells=lambda scale: grid(scale, list(RECIPES), MIDDLE_T[scale]),
     measure=lambda scale: GRID_EVALUATION[scale],
-    panels=Panels(
-        y="by_loops",
-        only={"task": (SPARSE, TREE, RELU)},
-        column="task",
-        colour="b",
-        line="b = {b}",
-        mark_trained=True,
-        most=200,
-        share_y=False,
-    ),
+    panels=replace(BY_LOOPS, only={"task": (SPARSE, TREE, RELU)}, column="task", share_y=False),
     learned=Learned(best=0.0),
     claims=(
         claim(
@@ -271,38 +264,24 @@ FIG9 = Study(
     ),
 )
 
-GRID_PANELS = (
-    Panels(y="by_loops", row="task", column="T", colour="b", line="b = {b}", mark_trained=True, most=200),
-    Panels(y="by_examples", row="task", column="T", colour="b", line="b = {b}"),
-)
-
 FIG12 = Study(
     name="yang24.fig12",
     title="Grids of b and T, by loops and by examples: linear and sparse linear regression",
     cells=lambda scale: grid(scale, [LINEAR, SPARSE], T[scale]),
     measure=lambda scale: GRID_EVALUATION[scale],
-    panels=GRID_PANELS,
+    panels=(replace(BY_LOOPS, row="task"), Panels(y="by_examples", row="task", column="T", colour="b", line="b = {b}")),
     learned=Learned(best=0.0),
-    claims=(
-        fixed_point(LINEAR, "linear"),
-        fixed_point(SPARSE, "sparse"),
-        window(LINEAR, "linear"),
-        window(SPARSE, "sparse"),
-    ),
+    claims=(*fixed_point_and_window(LINEAR, "linear"), *fixed_point_and_window(SPARSE, "sparse")),
 )
 
-FIG13 = Study(
+FIG13 = replace(
+    FIG12,
     name="yang24.fig13",
     title="Grids of b and T, by loops and by examples: decision tree and 2-layer ReLU network",
     cells=lambda scale: grid(scale, [TREE, RELU], T[scale]),
-    measure=lambda scale: GRID_EVALUATION[scale],
-    panels=GRID_PANELS,
-    learned=Learned(best=0.0),
     claims=(
-        fixed_point(TREE, "tree"),
-        fixed_point(RELU, "relu"),
-        window(TREE, "tree"),
-        window(RELU, "relu"),
+        *fixed_point_and_window(TREE, "tree"),
+        *fixed_point_and_window(RELU, "relu"),
         claim(
             "tree_needs_more",
             "Decision trees need a larger b (Appendix B, Figure 13).",

@@ -1,8 +1,8 @@
 """Figures 5 and 14: error against the number of distinct prompts seen in training.
 
 Prompts are drawn once, before training, and repeated; there is no curriculum and no schedule of loops (Appendix C).
-The error is that of the query after k = 2d examples. Of several learning rates the best is shown, as in the paper. At
-`cpu` scale Figure 5 has two dimensions and takes about ten minutes on two cores; Figure 14 adds as long again for three.
+The error is that of the query after k = 2d examples. Of several learning rates the best is shown, as in the paper. On
+two cores at `cpu` scale Figure 5, in two dimensions, takes about ten minutes; Figure 14 adds as long again for three.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import linear, relu_network, sparse, tree
+from looped.papers.yang24.trainings import training
 from looped.studies import Curves
 from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
@@ -39,8 +40,6 @@ TWO_SEEDS = {**EVALUATION, "cpu": replace(EVALUATION["cpu"], seeds=(3, 4))}
 """The same for figures of many trainings."""
 SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {}}
 """What a figure changes of a scale's recipe."""
-CHEAP: dict[str, dict[str, Any]] = {**SHORT, "cpu": {"steps": 300, "batch": 32}}
-"""The same for figures of many trainings."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +62,11 @@ def evaluation(scale: str, kind: type[C], **fields: Any) -> C:
 def only_least_squares(task: Task) -> dict[str, Baseline]:
     """The one baseline of Figure 2."""
     return {LEAST_SQUARES: least_squares}
+
+
+def cheap(experiment: Experiment, scale: str, *, steps: int) -> Experiment:
+    """The experiment as figures of many trainings have it: at `cpu` scale `steps` steps of 32 prompts."""
+    return training(experiment, **{**SHORT, "cpu": {"steps": steps, "batch": 32}}[scale])
 
 
 def layers(experiment: Experiment, count: int) -> Experiment:

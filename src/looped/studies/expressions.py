@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import operator
@@ -73,6 +72,10 @@ class Quantity(ABC):
         """The mean over the axis, or over a part of it."""
         return OverAxis(self, "mean", between)
 
+    def geomean(self, between: tuple[float, float] | None = None) -> Quantity:
+        """The geometric mean over the axis, or over a part of it."""
+        return OverAxis(self, "geometric mean", between)
+
     def least(self, between: tuple[float, float] | None = None) -> Quantity:
         """The least value along the axis."""
         return OverAxis(self, "least", between)
@@ -130,7 +133,7 @@ class Number(Quantity):
         return text(float(self.number))
 
 
-def _bracketed(part: Quantity) -> str:
+def bracketed(part: Quantity) -> str:
     """The text of a part, in brackets where it is not a single reading."""
     return str(part) if isinstance(part, (Curve, Number, Place)) else f"[{part}]"
 
@@ -225,18 +228,20 @@ class Place(Quantity):
 
     def __str__(self) -> str:
         if self.by_index:
-            return f"{'last' if self.x == -1 else 'first'} {_bracketed(self.curve)}"
+            return f"{'last' if self.x == -1 else 'first'} {bracketed(self.curve)}"
         return (
-            f"{_bracketed(self.curve)} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
+            f"{bracketed(self.curve)} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
         )
 
 
-OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {"mean": statistics.fmean, "least": min, "largest": max}
+OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {
+    "mean": statistics.fmean, "geometric mean": geometric_mean, "least": min, "largest": max,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class OverAxis(Quantity):
-    """A mean, least or largest along the axis."""
+    """A mean, geometric mean, least or largest along the axis."""
 
     curve: Quantity
     how: str
@@ -263,7 +268,7 @@ class OverAxis(Quantity):
     def __str__(self) -> str:
         low, high = self.between or (-math.inf, math.inf)
         part = f" from {low:g} on" if high == math.inf else f" from {low:g} to {high:g}"
-        return f"{self.how} of {_bracketed(self.curve)}" + (part if self.between else "")
+        return f"{self.how} of {bracketed(self.curve)}" + (part if self.between else "")
 
 
 MAX_LISTED = 12
@@ -302,7 +307,7 @@ class Arithmetic(Quantity):
         return list(dict.fromkeys([*lines, *super().details(table, bound)]))
 
     def __str__(self) -> str:
-        return f"{_bracketed(self.left)} {self.operator} {_bracketed(self.right)}"
+        return f"{bracketed(self.left)} {self.operator} {bracketed(self.right)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,43 +330,7 @@ class Function(Quantity):
         return result
 
     def __str__(self) -> str:
-        return f"{self.name} {_bracketed(self.inner)}"
-
-
-OVER_LABEL: dict[str, Callable[[Sequence[float]], float]] = {
-    "worst": max, "best": min, "mean": statistics.fmean, "geometric mean": geometric_mean,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Along(Quantity):
-    """A number for every value of a label, as a curve along that label."""
-
-    inner: Quantity
-    over: str
-    among: tuple[Any, ...] | None = None
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """One place for each value of the label for which the number was measured."""
-        labels = table.labels(self.over) if self.among is None else self.among
-        readings: Readings = {}
-        for label in labels:
-            with contextlib.suppress(NotMeasured):
-                readings[label] = self.inner.value(table, {**(bound or {}), self.over: label})
-        if not readings:
-            raise NotMeasured(f"`{self.inner}` is not measured for any {self.over}")
-        return readings
-
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """The number for every label."""
-        readings = self.read(table, bound)
-        return [
-            f"{self.inner} by {self.over}: "
-            + ", ".join(f"{text(x)}: {value.mean:.3g}" for x, value in readings.items())
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.inner} by {self.over}"
+        return f"{self.name} {bracketed(self.inner)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -392,42 +361,7 @@ class Successive(Quantity):
         return {place: apply(quotient, value, before) for (_, before), (place, value) in itertools.pairwise(readings)}
 
     def __str__(self) -> str:
-        return f"step ratios of {_bracketed(self.curve)}"
-
-
-@dataclass(frozen=True, eq=False)
-class OverLabel(Quantity):
-    """A worst, best or mean over the values of a label."""
-
-    along: Along
-    how: str
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The reduced value."""
-        return {None: reduce(OVER_LABEL[self.how], list(self.along.read(table, bound).values()))}
-
-    def __str__(self) -> str:
-        along = self.along
-        return f"{self.how} over {along.over} of {_bracketed(along.inner)}"
-
-
-@dataclass(frozen=True, eq=False)
-class Share(Quantity):
-    """The share of places along an axis at which a condition holds."""
-
-    along: Along
-    condition: Condition
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """That share, seed by seed."""
-
-        def share(numbers: Sequence[float]) -> float:
-            return sum(map(self.condition.holds, numbers)) / len(numbers)
-
-        return {None: reduce(share, list(self.along.read(table, bound).values()))}
-
-    def __str__(self) -> str:
-        return f"share over {self.along.over} with {self.condition}"
+        return f"step ratios of {bracketed(self.curve)}"
 
 
 @dataclass(frozen=True, eq=False)

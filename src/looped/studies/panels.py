@@ -74,6 +74,8 @@ class Panels:
     """Upper end of the y axis."""
     bottom: float | None = None
     """Lower end of the y axis; a plain axis starts at 0 unless this says otherwise."""
+    cut_references: bool = False
+    """Whether the y axis ends just above the trained models, so that a baseline which peaks is cut."""
     most: float | None = None
     """Upper end of the x axis."""
     mark_trained: bool = False
@@ -178,7 +180,11 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
         dash = DASHES[dashes.index(cell.get(panels.dash)) % len(DASHES)] if panels.dash in cell else None
         style = {"linestyle": dash} if dash is not None else {}
         style |= {"marker": "o", "markersize": 3} if axis.places else {}
-        seeds_line(ax, colour, members[0].x, [_finite(series.value) for series in members], label, **style)
+        x: Sequence[Any] = members[0].x
+        if panels.y == "by_loops" and len(x) == 1:  # a model without loops: a marker at the number of its layers
+            x = everything.where("layers_applied", **cell).series[0].value
+            style |= {"marker": "s", "markersize": 4, "linestyle": ""}
+        seeds_line(ax, colour, x, [_finite(series.value) for series in members], label, **style)
         _interval_band(ax, colour, members)
         if panels.mark_trained:
             loops = everything.where("trained_loops", **cell).series[0].value[0]
@@ -235,8 +241,15 @@ def _finish_axes(ax: Any, axis: Axis, panels: Panels, runs: Mapping[Cell, Sequen
         ax.set_xlim(0, min(panels.most, longest))
     if axis.log:
         log_y(ax, floor=axis.floor)
-    ends = {"bottom": panels.bottom if axis.log else panels.bottom or 0, "top": panels.top}
+    top = _models_top(runs) if panels.cut_references else panels.top
+    ends = {"bottom": panels.bottom if axis.log else panels.bottom or 0, "top": top}
     ax.set_ylim(**{side: end for side, end in ends.items() if end is not None})
+
+
+def _models_top(runs: Mapping[Cell, Sequence[Series]]) -> float | None:
+    members = [series for group in runs.values() for series in group if series.seed is not None]
+    values = [value for series in members for value in series.value if math.isfinite(value)]
+    return 1.1 * max(values) if values else None
 
 
 def _finite(values: Sequence[float]) -> list[float]:

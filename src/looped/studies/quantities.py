@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Along, Average, Curve, OverLabel, PlaceWhere, Quantity, Share, quantity
+from looped.studies.expressions import Average, Curve, PlaceWhere, Quantity, quantity
+from looped.studies.over_labels import Along, OverLabel, Share
 from looped.studies.table import X
 
 

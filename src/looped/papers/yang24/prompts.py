@@ -1,206 +1,156 @@
 """Figures 5 and 14: error against the number of distinct prompts seen in training.
 
 Prompts are drawn once, before training, and repeated; there is no curriculum and no schedule of loops (Appendix C).
-The error is that of the query after k examples. Of several learning rates the best is shown, as in the paper. At `cpu`
-scale figure 5 has two dimensions and takes about ten minutes on two cores; figure 14 adds as long again for three.
+The error is that of the query after k = 2d examples. Of several learning rates the best is shown, as in the paper. On
+two cores at `cpu` scale Figure 5, in two dimensions, takes about ten minutes; Figure 14 adds as long again for three.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
-from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.lines import finish
 from looped.experiment import Experiment, OptimizerConfig
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers
-from looped.papers.yang24.judges import best_error, center, measured, quotient, seeds
-from looped.papers.yang24.lines import line
-from looped.papers.yang24.measuring import EVALUATION, Sizes, judged, trained, with_loops
 from looped.papers.yang24.trainings import as_published, training
+from looped.papers.yang24.variants import LOOPED, UNLOOPED, evaluation, with_loops
+from looped.studies import Axis, Cell, Context, Curves, Learned, Panels, Study, Table, claim, curve, worst
+from looped.studies.study import Cells
+from looped.studies.table import Series
 from looped.tasks.regression import LinearRegression
 
-Kind = Literal["looped", "unlooped"]
-LABELS: dict[Kind, str] = {"unlooped": "transformer", "looped": "looped transformer"}
+POOLS: dict[str, tuple[int, ...]] = {
+    "smoke": (8, 32),
+    "cpu": (512, 1024),
+    "paper": (1000, 2000, 5000, 10_000, 20_000, 40_000, 80_000),
+}
+"""Numbers of distinct prompts: n."""
 FEWER = 0.9
 """Looped over unlooped error, as a geometric mean over numbers of prompts, that counts as better."""
 CPU_STEPS = {2: 2500, 3: 1500}
 """By dimension."""
-PAPER_POOLS = [1000, 2000, 5000, 10_000, 20_000, 40_000, 80_000]
+SMOKE_RATES, CPU_RATES = (5e-3,), (5e-3, 2.5e-3)
+"""The recipes' own, for what Muon leaves to Adam."""
+RATES: dict[str, dict[int, Sequence[float]]] = {
+    "smoke": {2: SMOKE_RATES, 3: SMOKE_RATES},
+    "cpu": {2: CPU_RATES, 3: CPU_RATES},
+    "paper": {5: (1e-4,), 10: (1e-5, 1e-4), 20: (1e-5, 1e-4, 1e-3)},
+}
+"""Scale -> dimension -> learning rates that are tried."""
 
 
-def variant(base: Experiment, d: int, points: int) -> Experiment:
-    """Linear regression of dimension d on a fixed set of prompts (how many is set later), all dimensions active."""
-    assert base.train is not None
-    assert isinstance(base.model, DecoderConfig)
-    train = replace(base.train, points=points, dims=None, active_points=None)
-    return replace(base, task=LinearRegression(d=d), model=replace(base.model, d=d), train=train)
-
-
-def pair(scale: Scale, d: int, points: int) -> dict[str, Data]:
-    """The looped and the unlooped experiment of one dimension, as data."""
-    looped, unlooped = linear(scale), linear_12_layers(scale)
-    if scale == "paper":
-        looped, unlooped = with_loops(as_published(looped), 30, 15, every=None), as_published(unlooped)
-    looped, unlooped = variant(looped, d, points), variant(unlooped, d, points)
+def few_prompts(scale: Scale, dims: Sequence[int]) -> Cells:
+    """Both models for every dimension, number of prompts and learning rate."""
     return {
-        "looped": _cheaper(looped, scale).brief(),
-        "unlooped": _cheaper(unlooped, scale).brief(),
+        Cell(model=model, d=d, n=pool, rate=rate): training(
+            base, pool=pool, optimizer=at_rate(base.train.optimizer, rate)
+        )
+        for d in dims
+        for pool in POOLS[scale]
+        for model, base in bases(scale, d).items()
+        for rate in RATES[scale][d]
     }
 
 
-def _cheaper(experiment: Experiment, scale: str) -> Experiment:
+def bases(scale: Scale, d: int) -> dict[str, Experiment]:
+    """Both models of one dimension; prompts of 2d + 1 points, all dimensions active."""
+    looped, unlooped = linear(scale), linear_12_layers(scale)
     if scale == "paper":
-        return experiment
+        looped, unlooped = with_loops(as_published(looped), 30, 15, every=None), as_published(unlooped)
+    experiments = {}
+    for model, base in ((UNLOOPED, unlooped), (LOOPED, looped)):
+        assert isinstance(base.model, DecoderConfig)
+        # at `cpu` scale narrow and long: one layer cannot learn this many prompts by heart, eight can
+        width = 16 if scale == "cpu" else base.model.width
+        sized = replace(base, task=LinearRegression(d=d), model=replace(base.model, d=d, width=width))
+        experiments[model] = training(sized, points=2 * d + 1, dims=None, active_points=None)
     if scale == "smoke":
-        return training(experiment, steps=6)
-    # narrow and long: one layer cannot learn this many prompts by heart, eight can
-    assert isinstance(experiment.model, DecoderConfig)
-    narrow = replace(experiment, model=replace(experiment.model, width=16))
-    return training(narrow, steps=CPU_STEPS[experiment.task.d], batch=32, checkpoint_every=500)
+        return {model: training(base, steps=6) for model, base in experiments.items()}
+    if scale == "cpu":
+        short = {"steps": CPU_STEPS[d], "batch": 32, "checkpoint_every": 500}
+        return {model: training(base, **short) for model, base in experiments.items()}
+    return experiments
 
 
-def _at_rate(optimizer: OptimizerConfig, rate: float) -> OptimizerConfig:
+def at_rate(optimizer: OptimizerConfig, rate: float) -> OptimizerConfig:
     """Adam's rate as given, and Muon's in proportion."""
     muon = optimizer.muon_learning_rate * rate / optimizer.learning_rate
     return replace(optimizer, learning_rate=rate, muon_learning_rate=muon)
 
 
-def measure(sizes: Sizes, settings: Settings) -> Data:
-    """Error after k examples by number of distinct prompts, for every dimension and both models."""
-    wanted = {
-        f"{LABELS[kind]}, d = {d}, {pool} prompts, rate {rate:g}": (kind, d, pool, rate)
-        for d, panel in sizes["panels"].items()
-        for pool in panel["pools"]
-        for kind in LABELS
-        for rate in panel["rates"]
-    }
-    variants = {}
-    for label, (kind, d, pool, rate) in wanted.items():
-        one = Experiment.from_brief(sizes["panels"][d]["experiments"][kind])
-        assert one.train is not None
-        variants[label] = training(one, pool=pool, optimizer=_at_rate(one.train.optimizer, rate))
-    found = judged(trained(variants, sizes, settings), sizes, settings)
-    data: Data = {"panels": {}}
-    for d, panel in sizes["panels"].items():
-        data["panels"][d] = {"k": None}
-        for kind in LABELS:
-            chosen = []
-            for pool in panel["pools"]:
-                names = [name for name, cell in wanted.items() if cell[:3] == (kind, d, pool)]
-                chosen.append(min((found[name]["by_examples"] for name in names), key=lambda one: center(one)[-1]))
-            data["panels"][d]["k"] = chosen[0]["x"][-1]
-            data["panels"][d][kind] = {
-                "x": panel["pools"],
-                **{
-                    key: [[one[key][seed][-1] for one in chosen] for seed in range(sizes["seeds"])]
-                    for key in ("mean", "low", "high")
-                },
-            }
-    return data
+@dataclass(frozen=True, kw_only=True)
+class BestRates(Curves):
+    """Error after all examples by number of prompts, at the learning rate whose mean error over seeds is least.
+
+    For every model, dimension and seed: `by_prompts`.
+    """
+
+    def __call__(self, cells: Cells, context: Context) -> Table:
+        """Train and evaluate everything, then choose the rates."""
+        measured = super().__call__(cells, context).where("by_examples")
+        table = Table()
+        for labels in dict.fromkeys(Cell(model=cell["model"], d=cell["d"]) for cell in cells):
+            trained = measured.where(**labels)
+            pools = trained.labels("n")
+            chosen = [best_rate(trained.where(n=pool)) for pool in pools]
+            for index, seed in enumerate(self.seeds):
+                runs = [members[index] for members in chosen]
+                value, low, high = (
+                    [ends[-1] for ends in sides if ends is not None]
+                    for sides in zip(*((run.value, run.low, run.high) for run in runs), strict=True)
+                )
+                table.add(labels, "by_prompts", value, x=pools, low=low, high=high, seed=seed)
+        return table
 
 
-def improvement(panel: Data) -> list[float]:
-    """Looped over unlooped error, the geometric mean over numbers of prompts, for each seed."""
-    pairs = zip(seeds(panel["looped"]), seeds(panel["unlooped"]), strict=True)
-    found = []
-    for looped, unlooped in pairs:
-        each = [quotient(a, b) for a, b in zip(looped, unlooped, strict=True)]
-        found.append(math.exp(sum(map(math.log, each)) / len(each)) if all(map(math.isfinite, each)) else math.inf)
-    return found
+def best_rate(table: Table) -> list[Series]:
+    """The runs of every seed at the rate with the least last error, mean over seeds."""
+    rates = [table.where(rate=rate).series for rate in table.labels("rate")]
+    return min(rates, key=lambda runs: fmean(series.value[-1] for series in runs))
 
 
-def looped_better(dims: Sequence[str] | None = None):
-    """A judge: with few distinct prompts the looped model errs less, in every dimension."""
+PANELS = Panels(
+    y="by_prompts",
+    axis=Axis(x="distinct prompts seen in training", log_x=True, places=True),
+    column="d",
+    colour="model",
+    line="{model}",
+    share_y=False,
+)
+looped_over_unlooped = curve("by_prompts", model=LOOPED) / curve("by_prompts", model=UNLOOPED)
+SHOWN_FIRST: Mapping[str, Sequence[int]] = {"smoke": (3,), "cpu": (2,), "paper": (10,)}
+"""The dimension of Figure 5."""
 
-    def judge(data: Data) -> Measured:
-        chosen = dims or list(data["panels"])
-        values = [value for d in chosen for value in improvement(data["panels"][d])]
-        means = {d: sum(improvement(data["panels"][d])) / len(improvement(data["panels"][d])) for d in chosen}
-        notes = []
-        for d in chosen:
-            panel = data["panels"][d]
-            rows = zip(panel["looped"]["x"], center(panel["looped"]), center(panel["unlooped"]), strict=True)
-            shown = ", ".join(f"{pool}: {a:.3g} for {b:.3g}" for pool, a, b in rows)
-            notes.append(f"d = {d}, looped for unlooped error by prompts: {shown}")
-        return measured(values, all(mean <= FEWER for mean in means.values()), "; ".join(notes))
-
-    return judge
-
-
-def draw(figure: Any, data: Data) -> None:
-    """A panel for each dimension, the number of prompts logarithmic."""
-    panels = data["panels"]
-    figure.set_size_inches(max(4.4, 2.6 * len(panels)), 3.2)
-    for ax, (d, panel) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        for index, (kind, label) in enumerate(LABELS.items()):
-            line(ax, index, panel[kind], label, marker="o", markersize=3.5)
-        ax.set_xscale("log")
-        pools = panel["looped"]["x"]
-        ax.set_xticks(pools, [f"{pool // 1000}k" if pool % 1000 == 0 else str(pool) for pool in pools])
-        ax.minorticks_off()
-        ax.set(xlabel="distinct prompts seen in training", ylabel="squared error", title=f"d = {d}, k = {panel['k']}")
-        ax.set_ylim(bottom=0)
-    finish(figure)
-
-
-def _settings(panels: dict[Scale, dict[int, list[float]]]) -> dict[str, dict[str, Any]]:
-    """For each scale its dimensions and, for each, the learning rates tried."""
-    pools = {"smoke": [8, 32], "cpu": [512, 1024], "paper": PAPER_POOLS}
-    return {
-        scale: {
-            **EVALUATION[scale],
-            "panels": {
-                str(d): {"experiments": pair(scale, d, 2 * d + 1), "pools": pools[scale], "rates": rates}
-                for d, rates in dims.items()
-            },
-        }
-        for scale, dims in panels.items()
-    }
-
-
-SMOKE_RATE, CPU_RATES = [5e-3], [5e-3, 2.5e-3]
-"""The recipes' own, for what Muon leaves to Adam."""
-
-fig5 = Figure(
+FIG5 = Study(
     name="yang24.fig5",
     title="Linear regression: error against the number of distinct prompts seen in training",
-    settings=_settings({"smoke": {3: SMOKE_RATE}, "cpu": {2: CPU_RATES}, "paper": {10: [1e-5, 1e-4]}}),
-    measure=measure,
-    draw=draw,
-    best_error=best_error,
+    cells=lambda scale: few_prompts(scale, SHOWN_FIRST[scale]),
+    measure=lambda scale: evaluation(scale, BestRates),
+    panels=PANELS,
+    learned=Learned(of="by_prompts", best=0.0),
     claims=(
-        Claim(
-            id="yang24.fig5.fewer_prompts",
-            statement="The looped transformer learns from fewer distinct prompts (Section 5.2, Figure 5).",
-            tolerance=f"looped / unlooped error at most {FEWER:g}, the geometric mean over numbers of prompts",
-            judge=looped_better(),
+        claim(
+            "fewer_prompts",
+            "The looped transformer learns from fewer distinct prompts (Section 5.2, Figure 5).",
+            looped_over_unlooped.geomean() <= FEWER,
         ),
     ),
 )
 
-fig14 = Figure(
+FIG14 = Study(
     name="yang24.fig14",
     title="Error against the number of distinct prompts seen in training, in three dimensions",
-    settings=_settings(
-        {
-            "smoke": {2: SMOKE_RATE, 3: SMOKE_RATE},
-            "cpu": {2: CPU_RATES, 3: CPU_RATES},
-            "paper": {5: [1e-4], 10: [1e-5, 1e-4], 20: [1e-5, 1e-4, 1e-3]},
-        }
-    ),
-    measure=measure,
-    draw=draw,
-    best_error=best_error,
+    cells=lambda scale: few_prompts(scale, list(RATES[scale])),
+    measure=lambda scale: evaluation(scale, BestRates),
+    panels=PANELS,
+    learned=Learned(of="by_prompts", best=0.0),
     claims=(
-        Claim(
-            id="yang24.fig14.fewer_prompts",
-            statement="In every dimension the looped transformer learns from fewer prompts (Appendix C, Figure 14).",
-            tolerance=f"in each, looped / unlooped error at most {FEWER:g}, the geometric mean over numbers of prompts",
-            judge=looped_better(),
+        claim(
+            "fewer_prompts",
+            "In every dimension the looped transformer learns from fewer prompts (Appendix C, Figure 14).",
+            worst(looped_over_unlooped.geomean(), over="d") <= FEWER,
         ),
     ),
 )

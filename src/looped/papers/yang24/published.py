@@ -5,163 +5,121 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass, replace
 
-from looped.baselines.linear import least_squares
-from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
-from looped.evaluation.lines import finish, log_y
-from looped.experiment import Experiment
 from looped.papers.yang24 import Scale, linear_published
-from looped.papers.yang24.judges import FLAT, at, at_most, beside, best_error, drift, quotient
-from looped.papers.yang24.lines import baseline, examples_axis, line, loops_axis, trained_mark
-from looped.papers.yang24.measuring import EVALUATION, Sizes, baseline_curves, errors_of, joined, shown_loops, trained
 from looped.papers.yang24.trainings import training
-from looped.training.run import Checkpoint, Run
+from looped.papers.yang24.variants import EVALUATION, FLAT, LOOPED, evaluation, only_least_squares
+from looped.studies import (
+    Axis,
+    Cell,
+    Context,
+    Curves,
+    Panels,
+    Published,
+    Study,
+    Table,
+    at,
+    claim,
+    drift,
+    within_factor,
+)
+from looped.studies.checks import Check
+from looped.studies.measures import trained
+from looped.studies.study import Cells
 
 BEST, END = "lowest logged loss", "end of training"
-PUBLISHED = {20: (".0242", 0.0242), 40: ("7.8e-4", 7.8e-4)}
-"""Examples -> the looped model's error in the authors' logs, as printed and as a number."""
 WITHIN = 1.5
 """Factor between our error and the published one, either way, that counts as reproducing it."""
-LOST = 10.0
-"""Logged error over the least before it from which on a training counts as having lost what it had learned."""
 MOST_LINES = 500
 """Most lines of the training's log that the figure draws."""
 
 
-def measure(sizes: Sizes, settings: Settings) -> Data:
-    """Train, and judge two checkpoints after the trained loops; the better one's error also far beyond them."""
-    experiment = Experiment.from_brief(sizes["experiment"])
-    run = trained({"": experiment}, sizes, settings)[""][0]
-    if run.kept:
-        raise ValueError(f"{run.path} has one checkpoint, and two are judged. Train the run itself: looped train.")
-    loops, points = experiment.model.loops, experiment.train.points
-    settings.progress("judging", 0.9)
-    return {
-        "trained_loops": loops,
-        "training": log_of(run),
-        "weights": {
-            BEST: judged(run, run.best(), sizes, settings, loops=sizes["loops"]),
-            END: judged(run, run.latest(), sizes, settings, loops=loops),
-        },
-        "least_squares": baseline_curves({"": least_squares}, experiment.task, sizes, points=points)[""],
-    }
-
-
-def judged(run: Run, checkpoint: Checkpoint | None, sizes: Sizes, settings: Settings, *, loops: int) -> Data:
-    """A checkpoint's error by examples after the trained loops, and by loops up to `loops`."""
-    assert checkpoint is not None
-    model, b = run.model_of(checkpoint, settings.device), run.experiment.model.loops
-    near = errors_of(model, run.experiment, sizes, loops=b)
-    by_loops = near.by_loops if loops <= b else errors_of(model, run.experiment, sizes, loops=loops).by_loops
-    return {
-        "step": checkpoint.step,
-        "trained_loops": b,
-        "by_examples": joined([near.by_examples[0]]),
-        "by_loops": joined([by_loops], shown_loops(by_loops.x[-1], b)),
-    }
-
-
-def log_of(run: Run) -> Data:
-    """The error that training logged with the most examples, by steps; evenly thinned."""
-    lines = run.metrics()
-    every = -(-len(lines) // MOST_LINES)
-    kept = lines[::-1][::every][::-1]
-    return {"steps": [int(one["step"]) for one in kept], "error": [one["error"] for one in kept]}
-
-
-def reproduces(which: str):
-    """A judge: the errors of these weights are near the published ones, at both numbers of examples."""
-
-    def judge(data: Data) -> Measured:
-        weights = data["weights"][which]
-        curve = weights["by_examples"]
-        if curve["x"][-1] != max(PUBLISHED):
-            return Measured(value=0.0, low=0.0, high=0.0, holds=None, note="the published numbers are of paper scale")
-        ours = {k: at(curve, k)[0] for k in PUBLISHED}
-        ratios = {k: quotient(ours[k], number) for k, (_, number) in PUBLISHED.items()}
-        farthest = max(ratios.values(), key=lambda one: max(one, quotient(1, one)))
-        note = "; ".join(f"k = {k}: {beside(text, [ours[k]])}" for k, (text, _) in PUBLISHED.items())
-        note += f"; weights of step {weights['step']:,}"
-        if (step := lost_at(data["training"])) is not None and which == END:
-            note += f". By the log the training lost what it had learned at step {step:,}"
-        holds = all(1 / WITHIN <= one <= WITHIN for one in ratios.values())
-        return Measured(value=farthest, low=min(ratios.values()), high=max(ratios.values()), holds=holds, note=note)
-
-    return judge
-
-
-def lost_at(log: Data) -> int | None:
-    """The first step at which the logged error is far above the least before it; None where it never is."""
-    least = float("inf")
-    for step, error in zip(log["steps"], log["error"], strict=True):
-        if error > LOST * least:
-            return step
-        least = min(least, error)
-    return None
-
-
-def flat(data: Data) -> Measured:
-    """The better weights' error far beyond the trained loops over that at them."""
-    model = data["weights"][BEST]
-    loops = model["by_loops"]["x"][-1]
-    return at_most(drift(model), FLAT, f"error after {loops} loops over the error at {model['trained_loops']}")
-
-
-def draw(figure: Any, data: Data) -> None:
-    """The logged error by steps; then both checkpoints by examples, and the better one by loops."""
-    figure.set_size_inches(9.6, 3.2)
-    left, middle, right = figure.subplots(1, 3)
-    log = data["training"]
-    left.plot([step / 1000 for step in log["steps"]], log["error"], color="C0", linewidth=1)
-    left.set(xlabel="training steps, thousands", ylabel="logged error, most examples")
-    log_y(left, floor=1e-5)
-    for index, (label, weights) in enumerate(data["weights"].items()):
-        line(middle, index, weights["by_examples"], f"{label}, step {weights['step']:,}")
-    baseline(middle, data["least_squares"], "least squares")
-    if data["least_squares"]["x"][-1] == max(PUBLISHED):
-        numbers = [number for _, number in PUBLISHED.values()]
-        middle.plot([*PUBLISHED], numbers, "kx", markersize=6, label="published")
-    examples_axis(middle, top=1.5)
-    best = data["weights"][BEST]
-    line(right, 0, best["by_loops"], "")
-    trained_mark(right, 0, best["trained_loops"])
-    loops_axis(right)
-    finish(figure)
-
-
-def _sizes(scale: Scale) -> dict[str, Any]:
+def in_full(scale: Scale) -> Cells:
+    """The paper's training; at `paper` scale its passes are in bfloat16, since float32 would take hours."""
     recipe = linear_published(scale)
-    # the passes of the one run that there is: float32 would take hours
-    recipe = training(recipe, dtype="bfloat16") if scale == "paper" else recipe
-    return {**EVALUATION[scale], "seeds": 1, "experiment": recipe.brief()}
+    return {Cell(model=LOOPED): training(recipe, dtype="bfloat16") if scale == "paper" else recipe}
 
 
-published = Figure(
+@dataclass(frozen=True, kw_only=True)
+class Checkpoints(Curves):
+    """Two checkpoints of one run, by examples after the trained loops; the better one also far beyond them.
+
+    For both, with the label `weights`: what `Curves` has, and `step`. For the run: `logged_error` by steps.
+    """
+
+    def __call__(self, cells: Cells, context: Context) -> Table:
+        """Train unless it is there, and evaluate both checkpoints."""
+        [(cell, [run])] = trained(cells, self.seeds, context).items()
+        best, latest, [seed] = run.best(), run.latest(), self.seeds
+        if run.kept or best is None or latest is None:
+            raise ValueError(f"{run.path} has one checkpoint, and two are read. Train the run itself: looped train.")
+        context.progress("evaluating", 0.9)
+        table = Table()
+        lines = run.metrics()
+        shown = lines[::-1][:: -(-len(lines) // MOST_LINES)][::-1]
+        steps = [int(line["step"]) for line in shown]
+        table.add(cell, "logged_error", [line["error"] for line in shown], x=steps, seed=seed)
+        for name, checkpoint, measure in ((BEST, best, self), (END, latest, replace(self, loops=1))):
+            weights = Cell(weights=name)
+            measure.add_model(table, weights, seed, run.experiment, run.model_of(checkpoint, context.device))
+            table.add(weights, "step", checkpoint.step, seed=seed)
+        self.add_baselines(table, cells, context)
+        return table
+
+
+def measure(scale: Scale) -> Checkpoints:
+    """As other figures at this scale, but one seed, and by examples after the trained loops."""
+    seed = EVALUATION[scale].seeds[:1]
+    return evaluation(scale, Checkpoints, seeds=seed, at_trained_loops=True, baselines=only_least_squares)
+
+
+def reproduces(weights: str) -> Check:
+    """The errors of these weights are near those in the authors' logs, at 20 and 40 examples."""
+    few, many = at(20, weights=weights) / 0.0242, at(40, weights=weights) / 7.8e-4
+    return within_factor(many, WITHIN) & within_factor(few, WITHIN)
+
+
+def in_logs(weights: str) -> tuple[Published, ...]:
+    """The numbers in the authors' logs beside ours."""
+    return (
+        Published(what="k = 20", number=".0242", ours=at(20, weights=weights)),
+        Published(what="k = 40", number="7.8e-4", ours=at(40, weights=weights)),
+    )
+
+
+PUBLISHED = Study(
     name="yang24.published",
     title="The paper's own training in full: logged error by steps, error by examples and by loops",
-    settings={"smoke": _sizes("smoke"), "cpu": _sizes("cpu"), "paper": _sizes("paper")},
+    cells=in_full,
     measure=measure,
-    draw=draw,
-    best_error=best_error,
+    panels=(
+        Panels(
+            y="logged_error",
+            axis=Axis(x="training steps", y="logged error, most examples", log=True, floor=1e-5),
+            width=3.2,
+        ),
+        Panels(y="by_examples", top=1.5),
+        Panels(y="by_loops", only={"weights": BEST}, mark_trained=True),
+    ),
     claims=(
-        Claim(
-            id="yang24.published.end",
-            statement="Adam at 1e-4 with batch 64 gives the published errors after 500k steps (Section 5.1, logs).",
-            tolerance=f"at 20 and 40 examples within a factor {WITHIN:g} of .0242 and 7.8e-4, at the last step",
-            judge=reproduces(END),
+        claim(
+            "end",
+            "Adam at 1e-4 with batch 64 gives the published errors after 500k steps (Section 5.1, logs).",
+            reproduces(END),
+            published=in_logs(END),
+            remark="a training that loses late what it has learned shows it in its logged error",
         ),
-        Claim(
-            id="yang24.published.best",
-            statement="The same training gives the published errors at its best (Section 5.1, logs).",
-            tolerance=f"at 20 and 40 examples within a factor {WITHIN:g} of .0242 and 7.8e-4, lowest logged loss",
-            judge=reproduces(BEST),
+        claim(
+            "best",
+            "The same training gives the published errors at its best (Section 5.1, logs).",
+            reproduces(BEST),
+            published=in_logs(BEST),
         ),
-        Claim(
-            id="yang24.published.fixed_point",
-            statement="A model trained so has a stable fixed point beyond the trained loops (Figure 2, left).",
-            tolerance=f"error after the most loops at most {FLAT:g} times the error at the trained loops, same weights",
-            judge=flat,
+        claim(
+            "fixed_point",
+            "A model trained so has a stable fixed point beyond the trained loops (Figure 2, left).",
+            drift(weights=BEST) <= FLAT,
         ),
     ),
 )

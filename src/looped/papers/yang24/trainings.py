@@ -44,10 +44,6 @@ SMOKE = replace(
 )
 
 
-SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {}}
-"""What a figure changes of a scale's recipe."""
-
-
 def training(experiment: Experiment, **fields: Any) -> Experiment:
     """The experiment with other training fields."""
     return replace(experiment, train=replace(experiment.train, **fields))

@@ -1,0 +1,312 @@
+"""Figures 2, 3, 4, 9, 12, 13 and 17: loops in training, and what becomes of the error far beyond them.
+
+On two cores at `cpu` scale Figure 2 takes about ten minutes, the others three to five; Figures 4 and 9 reuse the
+trainings of 12 and 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from looped.experiment import Experiment
+from looped.functional.schedules import Ramp, RandomDepth
+from looped.models.decoder import DecoderConfig
+from looped.papers.yang24 import Scale, linear, linear_12_layers, tied
+from looped.papers.yang24.trainings import around
+from looped.papers.yang24.variants import (
+    DIVERGED,
+    EVALUATION,
+    FLAT,
+    LEAST_SQUARES,
+    LINEAR,
+    LOOPED,
+    MATCHES,
+    RECIPES,
+    RELU,
+    SPARSE,
+    TREE,
+    UNLOOPED,
+    ClassCurves,
+    cheap,
+    only_least_squares,
+    with_loops,
+)
+from looped.studies import (
+    Cell,
+    Curves,
+    Learned,
+    Panels,
+    Published,
+    Study,
+    area,
+    at,
+    claim,
+    curve,
+    drift,
+    gap,
+    last,
+    loops_to,
+    worst,
+)
+from looped.studies.claims import Claim
+from looped.studies.study import Cells
+from looped.tasks.regression import LinearRegression
+
+TIED = "weight tying"
+SCHEDULED, AT_ONCE = "with scheduling", "without scheduling"
+B: dict[str, list[int]] = {"smoke": [2, 4], "cpu": [4, 8, 12], "paper": [12, 20, 30, 40, 50]}
+TREE_B = {**B, "paper": [12, 50, 70, 100]}
+"""Values of b in the grids."""
+T = {"smoke": [1, 2], "cpu": [2, 4], "paper": [5, 10, 15]}
+MIDDLE_T = {"smoke": [2], "cpu": [4], "paper": [10]}
+"""The window of Figure 9."""
+GRID_EVALUATION = {
+    "smoke": ClassCurves(prompts=8, loops=8, tree_loops=8),
+    "cpu": ClassCurves(seeds=(3, 4, 5), prompts=256, loops=48, tree_loops=48),
+    "paper": ClassCurves(prompts=1280, loops=500, tree_loops=200),
+}
+SCHEDULE_EVALUATION = {
+    "smoke": ClassCurves(prompts=16, loops=4, tree_loops=4),
+    "cpu": ClassCurves(seeds=(3, 4), prompts=512, loops=8, tree_loops=8),
+    "paper": ClassCurves(prompts=1280, loops=500, tree_loops=200),
+}
+PAPER_B_T = {LINEAR: (20, 15), SPARSE: (20, 10), TREE: (70, 15), RELU: (12, 5)}
+"""b and T of each function class in Figure 17."""
+
+
+def beside_least_squares(scale: Scale) -> Curves:
+    """Models, and least squares on the same prompts."""
+    return replace(EVALUATION[scale], baselines=only_least_squares)
+
+
+def fixed_point_models(scale: Scale) -> dict[Cell, Experiment]:
+    """The looped model with b = 30, T = 15, and the one with layers."""
+    looped = around(linear(scale), 30, 15) if scale == "paper" else linear(scale)
+    return {Cell(model=LOOPED): looped, Cell(model=UNLOOPED): linear_12_layers(scale)}
+
+
+def injection_models(scale: Scale) -> Cells:
+    """The looped model, and the same one without input injection."""
+    looped, without = linear(scale), tied(scale)
+    if scale == "cpu":
+        looped, without = early_loops(looped), early_loops(without)
+    return {Cell(model=LOOPED): looped, Cell(model=TIED): without}
+
+
+def early_loops(base: Experiment) -> Experiment:
+    """Two dimensions, a random number of loops up to ten, and a loss over the last six of them.
+
+    Weight tying learns nothing in minutes from a loss over late loops alone: in some steps the first must count.
+    """
+    assert isinstance(base.model, DecoderConfig)
+    model = replace(base.model, d=2, width=32, loops=10)
+    train = replace(
+        base.train,
+        steps=1000,
+        points=5,
+        window=6,
+        grad=None if base.model.inject == "none" else 6,
+        depth=RandomDepth(low=2, high=10),
+        dims=Ramp(start=1, stop=2, share=0.2),
+    )
+    return replace(base, task=LinearRegression(d=2), model=model, train=train)
+
+
+def grid(scale: Scale, tasks: Sequence[str], windows: Sequence[int]) -> Cells:
+    """Models trained to b loops with a loss over the last T; in training the loops climb from T to b."""
+    every = {"smoke": 2, "cpu": 10, "paper": 100}[scale]
+    bases = {task: cheap(RECIPES[task](scale), scale, steps=200) for task in tasks}
+    return {
+        Cell(task=task, T=window, b=b): with_loops(base, b, window, every=every)
+        for task, base in bases.items()
+        for window in windows
+        for b in (TREE_B if task == TREE else B)[scale]
+    }
+
+
+def schedules(scale: Scale) -> Cells:
+    """Every function class with its own b and T, the loops climbing from T to b or at b from the start."""
+    every = {"smoke": 2, "cpu": 20, "paper": 100}[scale]
+    cells = {}
+    for task, recipe in RECIPES.items():
+        b, window = {"smoke": (4, 2), "cpu": (8, 4), "paper": PAPER_B_T[task]}[scale]
+        base = cheap(recipe(scale), scale, steps=150)
+        cells[Cell(task=task, kind=SCHEDULED)] = with_loops(base, b, window, every=every)
+        cells[Cell(task=task, kind=AT_ONCE)] = with_loops(base, b, window, every=None)
+    return cells
+
+
+def fixed_point_and_window(task: str, name: str) -> tuple[Claim, Claim]:
+    """With the largest b and T there is a fixed point, and with the smallest T the error is larger."""
+    return (
+        claim(
+            f"{name}.fixed_point",
+            f"A higher b finds a fixed point that does not diverge past b (Section 4.2, Appendix B); {task}.",
+            drift(task=task, T=max, b=max) <= FLAT,
+        ),
+        claim(
+            f"{name}.window",
+            f"A smaller T gives a larger error (Appendix B); {task}.",
+            area(task=task, b=max, T=min) / area(task=task, b=max, T=max) >= 1,
+        ),
+    )
+
+
+FIG2 = Study(
+    name="yang24.fig2",
+    title="Linear regression: a fixed point beyond the trained loops, and error by examples against 12 layers",
+    cells=fixed_point_models,
+    measure=beside_least_squares,
+    panels=(
+        Panels(y="by_loops", only={"model": LOOPED}, mark_trained=True, most=100, width=3.4),
+        Panels(y="by_examples", top=1.5),
+    ),
+    learned=Learned(),
+    claims=(
+        claim(
+            "fixed_point",
+            "The looped transformer reaches a stable fixed point beyond the trained loops (Figure 2, left).",
+            drift(model=LOOPED) <= FLAT,
+        ),
+        claim(
+            "matches_12_layers",
+            "It matches the standard 12-layer transformer (Figure 2, right).",
+            gap(curve(model=LOOPED), curve(model=UNLOOPED)) <= MATCHES,
+            published=(
+                Published(what="looped, k = 20", number=".0242", ours=at(20, model=LOOPED)),
+                Published(what="looped, k = 40", number="7.8e-4", ours=at(40, model=LOOPED)),
+                Published(what="12 layers, k = 20", number=".0204", ours=at(20, model=UNLOOPED)),
+                Published(what="12 layers, k = 40", number="4.8e-4", ours=at(40, model=UNLOOPED)),
+            ),
+        ),
+        claim(
+            "near_least_squares",
+            "It closely aligns with the least squares solver (Figure 2, right).",
+            gap(curve(model=LOOPED), curve(model=LEAST_SQUARES)) <= 2 * MATCHES,
+        ),
+        claim(
+            "parameters",
+            "It uses 1/12 of the transformer's parameters (Figure 2).",
+            curve("parameters", model=LOOPED) / curve("parameters", model=UNLOOPED) <= 1.2 / 12,
+            remark="the published counts leave out positions and reading in and out",
+            published=(
+                Published(what="looped", number=".79M", ours=curve("parameters", model=LOOPED)),
+                Published(what="12 layers", number="9.48M", ours=curve("parameters", model=UNLOOPED)),
+            ),
+        ),
+    ),
+)
+
+FIG3 = Study(
+    name="yang24.fig3",
+    title="Linear regression: error by loops with input injection and with weight tying",
+    cells=injection_models,
+    measure=beside_least_squares,
+    panels=Panels(y="by_loops", mark_trained=True, most=100, width=4.0),
+    learned=Learned(),
+    claims=(
+        claim(
+            "injection_flat",
+            "With input injection the error stays flat beyond the trained loops (Section 4.1, Figure 3).",
+            drift(model=LOOPED) <= FLAT,
+        ),
+        claim(
+            "tying_diverges",
+            "Without it the model deteriorates beyond the trained loops (Section 4.1, Figure 3).",
+            drift(model=TIED) >= DIVERGED,
+        ),
+    ),
+)
+
+BY_LOOPS = Panels(y="by_loops", column="T", colour="b", line="b = {b}", mark_trained=True, most=200)
+trained_to = curve("trained_loops", b=max, T=max)
+FIG4 = Study(
+    name="yang24.fig4",
+    title="Linear regression: error by loops for models trained to b loops with a loss over T of them",
+    cells=lambda scale: grid(scale, [LINEAR], T[scale]),
+    measure=lambda scale: GRID_EVALUATION[scale],
+    panels=BY_LOOPS,
+    learned=Learned(best=0.0),
+    claims=(
+        fixed_point_and_window(LINEAR, "linear")[0],
+        claim(
+            "low_b_diverges",
+            "A lower b may diverge after the trained loops (Section 4.2, Figure 4).",
+            worst(drift(b=min), over="T") >= DIVERGED,
+        ),
+        claim(
+            "saturates",
+            "The fixed point saturates before the trained loops (Section 4.2, Figure 4).",
+            loops_to(1.1 * at(trained_to, "by_loops", b=max, T=max), b=max, T=max) / trained_to < 1,
+        ),
+    ),
+)
+
+FIG9 = Study(
+    name="yang24.fig9",
+    title="Error by loops for models trained to b loops, T = 10: sparse linear regression, decision tree, ReLU network",
+    cells=lambda scale: grid(scale, list(RECIPES), MIDDLE_T[scale]),
+    measure=lambda scale: GRID_EVALUATION[scale],
+    panels=replace(BY_LOOPS, only={"task": (SPARSE, TREE, RELU)}, column="task", share_y=False),
+    learned=Learned(best=0.0),
+    claims=(
+        claim(
+            "sparse_easier",
+            "With T = 10 linear regression diverges at b = 20, sparse regression does not (Section 5.4, Figure 9).",
+            drift(task=SPARSE, b=20) / drift(task=LINEAR, b=20) <= 1,
+        ),
+        claim(
+            "relu_needs_few",
+            "ReLU networks need fewer loops than linear regression (Section 5.4, Figure 9).",
+            drift(task=RELU, b=min) <= FLAT,
+        ),
+    ),
+)
+
+FIG12 = Study(
+    name="yang24.fig12",
+    title="Grids of b and T, by loops and by examples: linear and sparse linear regression",
+    cells=lambda scale: grid(scale, [LINEAR, SPARSE], T[scale]),
+    measure=lambda scale: GRID_EVALUATION[scale],
+    panels=(replace(BY_LOOPS, row="task"), Panels(y="by_examples", row="task", column="T", colour="b", line="b = {b}")),
+    learned=Learned(best=0.0),
+    claims=(*fixed_point_and_window(LINEAR, "linear"), *fixed_point_and_window(SPARSE, "sparse")),
+)
+
+FIG13 = replace(
+    FIG12,
+    name="yang24.fig13",
+    title="Grids of b and T, by loops and by examples: decision tree and 2-layer ReLU network",
+    cells=lambda scale: grid(scale, [TREE, RELU], T[scale]),
+    claims=(
+        *fixed_point_and_window(TREE, "tree"),
+        *fixed_point_and_window(RELU, "relu"),
+        claim(
+            "tree_needs_more",
+            "Decision trees need a larger b (Appendix B, Figure 13).",
+            last("by_loops", task=TREE, T=max, b=max) / last("by_loops", task=TREE, T=max, b=min) <= 1,
+        ),
+    ),
+)
+
+FIG17 = Study(
+    name="yang24.fig17",
+    title="Error by examples with loops scheduled in training and without, for four function classes",
+    cells=schedules,
+    measure=lambda scale: SCHEDULE_EVALUATION[scale],
+    panels=Panels(y="by_examples", column="task", colour="kind", line="{kind}", wrap=2, share_y=False),
+    learned=Learned(best=0.0),
+    claims=(
+        claim(
+            "no_difference",
+            "In most cases the schedule of loops makes no difference (Appendix E, Figure 17).",
+            worst(abs(area(kind=SCHEDULED) - area(kind=AT_ONCE)), over="task", among=(LINEAR, SPARSE, RELU)) <= 0.05,
+        ),
+        claim(
+            "tree_gains",
+            "On decision trees the schedule gives slightly better results (Appendix E, Figure 17).",
+            area(task=TREE, kind=SCHEDULED) / area(task=TREE, kind=AT_ONCE) <= 1,
+        ),
+    ),
+)

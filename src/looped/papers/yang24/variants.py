@@ -1,0 +1,87 @@
+"""What yang24's figures share: names, how models are evaluated at each scale, and experiments with other loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from looped.baselines.linear import least_squares
+from looped.evaluation.curves import Baseline
+from looped.experiment import Experiment
+from looped.functional.schedules import Staircase
+from looped.models.decoder import DecoderConfig
+from looped.papers.yang24 import linear, relu_network, sparse, tree
+from looped.papers.yang24.trainings import training
+from looped.studies import Curves
+from looped.tasks.task import Task
+from looped.tasks.trees import DecisionTree
+
+C = TypeVar("C", bound=Curves)
+LOOPED, UNLOOPED = "looped transformer", "transformer"
+"""The two models that most figures compare."""
+LEAST_SQUARES = "least squares"
+LINEAR, SPARSE, TREE, RELU = "linear regression", "sparse linear regression", "decision tree", "2-layer ReLU network"
+RECIPES: dict[str, Callable[..., Experiment]] = {LINEAR: linear, SPARSE: sparse, TREE: tree, RELU: relu_network}
+"""The looped model of each function class."""
+FLAT = 1.5
+"""Error far past the trained loops over the error at them that still counts as a fixed point."""
+DIVERGED = 2.0
+"""The same ratio from which on a model counts as diverging."""
+MATCHES = 0.05
+"""Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
+EVALUATION = {
+    "smoke": Curves(prompts=16, loops=8),
+    "cpu": Curves(seeds=(3, 4, 5), prompts=512, loops=64),
+    "paper": Curves(prompts=1280, loops=500),
+}
+"""How models are evaluated; `cpu` settings were tuned on seeds 0 to 2, so other seeds are shown."""
+TWO_SEEDS = {**EVALUATION, "cpu": replace(EVALUATION["cpu"], seeds=(3, 4))}
+"""The same for figures of many trainings."""
+SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {}}
+"""What a figure changes of a scale's recipe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCurves(Curves):
+    """Curves of several function classes; models of decision trees are read after other numbers of loops."""
+
+    tree_loops: int
+    """The most loops for decision trees."""
+
+    def far(self, experiment: Experiment) -> int:
+        """The most loops that a model of this experiment is read after."""
+        return self.tree_loops if isinstance(experiment.task, DecisionTree) else super().far(experiment)
+
+
+def evaluation(scale: str, kind: type[C], **fields: Any) -> C:
+    """Curves of another kind, with the seeds, prompts and loops of the scale."""
+    return kind(**{**vars(EVALUATION[scale]), **fields})
+
+
+def only_least_squares(task: Task) -> dict[str, Baseline]:
+    """The one baseline of Figure 2."""
+    return {LEAST_SQUARES: least_squares}
+
+
+def cheap(experiment: Experiment, scale: str, *, steps: int) -> Experiment:
+    """The experiment as figures of many trainings have it: at `cpu` scale `steps` steps of 32 prompts."""
+    return training(experiment, **{**SHORT, "cpu": {"steps": steps, "batch": 32}}[scale])
+
+
+def layers(experiment: Experiment, count: int) -> Experiment:
+    """The experiment with `count` layers in each loop."""
+    assert isinstance(experiment.model, DecoderConfig)
+    return replace(experiment, model=replace(experiment.model, layers=count))
+
+
+def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | None) -> Experiment:
+    """Train to b = `loops` with T = `window`; loops climb from T to b by 2 every `every` steps, None: b from the start.
+
+    Where b is below T the loss takes every loop. Ref: yang24, Eq. (1), b_0 = max(b - T, 0).
+    """
+    window = min(window, loops)
+    climbs = every is not None and window < loops
+    depth = Staircase(start=window, stop=loops, by=2, every=every or 1) if climbs else None
+    train = replace(experiment.train, window=window, grad=window, depth=depth)
+    return replace(experiment, model=replace(experiment.model, loops=loops), train=train)

@@ -1,6 +1,6 @@
 """A study of your own: does a wider block learn more in the same steps?
 
-    looped reproduce examples/own_study.py:widths
+looped reproduce examples/own_study.py:widths
 """
 
 from dataclasses import replace
@@ -35,7 +35,9 @@ widths = Study(
     scales=("smoke", "cpu"),
     judged="cpu",
     claims=(
-        claim("wider_is_better", "A wider block has a smaller error.", along(area(), "width").successive().largest() < 1),
+        claim(
+            "wider_is_better", "A wider block has a smaller error.", along(area(), "width").successive().largest() < 1
+        ),
         claim("stable", "Every one has a fixed point.", worst(drift(), over="width") <= 1.5),
     ),
 )

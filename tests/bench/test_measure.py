@@ -6,8 +6,8 @@ import torch
 
 from looped.bench import check
 from looped.bench import measure as timing
-from looped.bench.cases import Case, chosen_cases, left_out
 from looped.bench.agreement import Agreement, compare, first_gradients
+from looped.bench.cases import Case, chosen_cases, left_out
 from looped.bench.measure import Measured, matrix_rate, measure, timed
 from looped.bench.results_table import bench_figure, notes, table
 from looped.experiment import Adam

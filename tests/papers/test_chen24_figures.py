@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
+from looped.evaluation.claims import Settings
 from matplotlib.figure import Figure
 
-from looped.evaluation.claims import Settings
 from looped.papers.chen24 import FLOOR, PAPER_KAPPA, decay_rates, fig1
 
 

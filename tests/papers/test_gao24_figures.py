@@ -1,4 +1,4 @@
-"""gao24's figures: the three models, the algorithms against NumPy, the best known predictors, and one verdict by hand."""
+"""gao24's figures: the three models, the algorithms against NumPy, the best known predictors, a verdict by hand."""
 
 import numpy as np
 import pytest

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
-
 from looped.evaluation.claims import Settings
+
 from looped.experiment import Experiment
 from looped.functional.streams import stream
 from looped.models.fast_losses.batch_last import to_last

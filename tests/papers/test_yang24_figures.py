@@ -6,9 +6,13 @@ import re
 from dataclasses import replace
 
 import pytest
+from looped.evaluation.claims import Settings
+from looped.papers.yang24.fixed_point import TIED
+from looped.papers.yang24.judges import drift, largest_gap, loops_to
+from looped.papers.yang24.measuring import shown_loops, trained_loops, with_loops
+from looped.papers.yang24.schedule import AT_ONCE, CLASSES, SCHEDULED
 
 from looped.cli.reproduce import draw
-from looped.evaluation.claims import Settings
 from looped.experiment import Adam, Experiment
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.papers.yang24 import (
@@ -24,10 +28,6 @@ from looped.papers.yang24 import (
     tree,
 )
 from looped.papers.yang24.classes import LOOPED, UNLOOPED
-from looped.papers.yang24.fixed_point import TIED
-from looped.papers.yang24.judges import drift, largest_gap, loops_to
-from looped.papers.yang24.measuring import shown_loops, trained_loops, with_loops
-from looped.papers.yang24.schedule import AT_ONCE, CLASSES, SCHEDULED
 from looped.papers.yang24.trainings import PAPER, as_published, training
 from looped.recipes import recipes
 from looped.reproduce import figures, reproduce, select

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from looped.evaluation.claims import Settings
-from looped.papers.yang24 import table2 as module
 from looped.papers.yang24.table2 import PUBLISHED, correct, leave_out, logistic, measure, table2
+
+from looped.papers.yang24 import table2 as module
 from looped.prompt import Prompt
 from looped.tasks.tables import OPENML, Tables
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 from matplotlib.figure import Figure
-from studies.planted import verdicts
-from tasks.tiny_text import write
 
 from looped.reproduce import reproduce, studies
+from studies.planted import verdicts
+from tasks.tiny_text import write
 
 STUDIES = studies()
 

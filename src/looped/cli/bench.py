@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from looped.bench.cases import Case, Dtype, chosen_cases, left_out
 from looped.bench.agreement import compare, rounding
+from looped.bench.cases import Case, Dtype, chosen_cases, left_out
 from looped.bench.measure import Measured, matrix_rate, measure, obstacle, stepper
-from looped.bench.rivals import RIVALS, transformers
 from looped.bench.results_table import bench_figure, notes, table
+from looped.bench.rivals import RIVALS, transformers
 from looped.cli.options import Device, Json, Quiet, pick_device
 from looped.cli.output import number, progress_lines, show
 from looped.files import finite, write_json

@@ -48,8 +48,8 @@ def list_all(
 
     Models are the kept ones, which every command takes by name; --json prints their numbers as fields.
     A figure's line also says how many claims it checks, and at which scales there is a result, with how many of them
-    hold; a claim's line says whether it holds, fails, is undecided or was not run, at the scale that is judged. Without --results, those of the folder
-    `results` here come before those kept with looped.
+    hold; a claim's line says whether it holds, fails, is undecided or was not run, at the scale that is judged.
+    Without --results, those of the folder `results` here come before those kept with looped.
 
     Example: `looped list recipes`
     """
@@ -143,8 +143,8 @@ def _verdict(judged: dict[str, Any] | None) -> str:
         return "not run"
     if judged["verdict"] == "not judged":
         return f"not judged ({judged['note'].partition(';')[0]})"
-    spread = "" if judged["low"] == judged["high"] else f" [{_number(judged['low'])}, {_number(judged['high'])}]"
-    return f"{judged['verdict']}: {_number(judged['value'])}{spread}, asked: {judged['asked']}"
+    value = interval(judged["value"], judged["low"], judged["high"])
+    return f"{judged['verdict']}: {value}, asked: {judged['asked']}"
 
 
 def _claims_in(path: Path) -> dict[str, dict[str, Any]]:

@@ -8,15 +8,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from looped.cli.options import Device, Json, Quiet, pick_device
-from looped.cli.output import late, messages, print_json, say
+from looped.cli.output import number, progress_lines, say, show
 from looped.files import tidied
 from looped.report.drawing import blank, save_figure
 from looped.reproduce import DAMAGE, Result, damaged, select
 from looped.reproduce import reproduce as run
+from looped.studies.claims import JudgedClaim
 from looped.studies.study import Study
 from looped.training import kept
 from looped.training.trainer import Diverged
@@ -49,8 +49,8 @@ def reproduce(
 ) -> None:
     """Reproduce figures: measure what is missing, draw, and check what the paper says about each.
 
-    Claims about the papers' figures get a verdict at `paper` scale; smaller scales show the numbers without one. A claim
-    that fails is a result, so the exit code is 0; a figure that cannot be made does not stop those after it,
+    Claims about the papers' figures get a verdict at `paper` scale; smaller scales show the numbers without one. A
+    claim that fails is a result, so the exit code is 0; a figure that cannot be made does not stop those after it,
     but the exit code is not 0 then. What DIR lacks is taken from the results that come with looped's sources, and kept
     models stand for their training, as far as the settings are the same. Numbers and provenance go to
     DIR/NAME.SCALE.json, the figure to DIR/figures as .png and .svg.
@@ -60,24 +60,19 @@ def reproduce(
     chosen = select(names)
     where, results = pick_device(device), []
     troubles: dict[str, Exception] = {}
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
-    bar = Progress(*columns, console=messages, disable=quiet or json)
-    with tidied(Path(out), Path(runs)), late(bar):
+    with tidied(Path(out), Path(runs)), progress_lines(quiet=quiet or json, transient=False) as report:
         for study in chosen:
             at = scale or default_scale(study)
-            task = bar.add_task(study.name, total=1.0, what="")
 
-            def report(what: str, share: float, task=task) -> None:
-                bar.start()
-                bar.update(task, completed=share, what=what)
+            def progress(what: str, share: float, name: str = study.name) -> None:
+                report(name, share, what)
 
             try:
                 places = {"out": Path(out), "runs": Path(runs), "shipped": kept.own_results()}
-                result = run(study, at, device=where, progress=report, again=again, **places)
-                bar.update(task, completed=1.0, what=f"{result.provenance['seconds']:.1f} s")
+                result = run(study, at, device=where, progress=progress, again=again, **places)
+                progress(f"{result.provenance['seconds']:.1f} s", 1.0)
                 draw(result, Path(out))
             except (ValueError, Diverged) as error:  # those after it may have what this one lacks
-                bar.update(task, what="not made")
                 troubles[study.name] = error
             else:
                 results.append(result)
@@ -85,11 +80,9 @@ def reproduce(
                     say(f"{study.name} at scale {at}: taken from the results that come with looped.")
     if len(troubles) == len(chosen):
         raise _together(troubles, len(chosen))
-    if json:
-        print_json([_for_machines(result, claim) for result in results for claim in result.claims])
-    elif not quiet:
-        messages.print(table(results))
-        say(f"Numbers in {out}, figures in {Path(out) / 'figures'}.")
+    data = [_for_machines(result, claim) for result in results for claim in result.claims]
+    where_kept = f"Numbers in {out}, figures in {Path(out) / 'figures'}."
+    show(data, table(results), notes=[where_kept], json=json, quiet=quiet)
     if troubles:
         raise _together(troubles, len(chosen))
 
@@ -142,10 +135,8 @@ def table(results: list[Result]) -> Table:
     for column in ("value", "spread", "verdict"):
         rows.add_column(column, justify="right" if column == "value" else "left", no_wrap=True)
     for claim in claims:
-        value, low, high = (
-            "-" if number is None else f"{number:.3g}" for number in (claim.value, claim.low, claim.high)
-        )
-        spread = "" if low == high == "-" else f"{low} .. {high}"
+        value = "-" if claim.value is None else number(claim.value)
+        spread = "" if claim.low == claim.high else f"{number(claim.low)} .. {number(claim.high)}"
         about = f"[bold]{claim.id}[/]\n[dim]{escape(claim.asked)}[/]"
         rows.add_row(about, value, spread, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")
     return rows

@@ -2,8 +2,8 @@
 
 Usually each x of a prompt is its own query, and one pass answers all positions. A shift of the query gives position i a
 query that is not the example which later positions see there. A causal decoder still answers all of them in one pass,
-over twice the rows (`looped.models.query_stream`); any other predictor is asked n times, with the first i examples and query
-i.
+over twice the rows (`looped.models.query_stream`); any other predictor is asked n times, with the first i examples and
+query i.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from looped.studies.checks import Check, Condition
-from looped.studies.table import Cell, Series, Table, X, text
+from looped.studies.table import Cell, Label, Series, Table, X, text
 from looped.studies.values import Value, apply, averaged, exact, geometric_mean, quotient, reduce, seeded
 
 Labels = Mapping[str, Any]
 """Label -> value, or the builtins `max` and `min`."""
-Readings = dict[X | None, Value]
+Readings = dict[Label | None, Value]
 """Place -> value; a single number has the place None."""
 
 
@@ -189,7 +189,8 @@ class Curve(Quantity):
 
     def __str__(self) -> str:
         chosen = {
-            name: {max: "the largest", min: "the smallest"}.get(value, value) for name, value in self.labels.items()
+            name: "the largest" if value is max else "the smallest" if value is min else value
+            for name, value in self.labels.items()
         }
         where = f" ({Cell(chosen)})" if chosen else ""
         return WORDS.get(self.of, self.of.replace("_", " ")) + where
@@ -290,12 +291,11 @@ class Arithmetic(Quantity):
         """Place by place; a single number goes with every place."""
         left, right = self.left.read(table, bound), self.right.read(table, bound)
         function = OPERATORS[self.operator]
-        if list(left) == [None] or list(right) == [None]:
-            places = right if list(left) == [None] else left
-        else:
-            places = [place for place in left if place in right]
-        return {place: apply(function, left.get(place, left.get(None)), right.get(place, right.get(None)))
-                for place in places}  # type: ignore[arg-type]  # fmt: skip
+        if list(left) == [None]:
+            return {place: apply(function, left[None], value) for place, value in right.items()}
+        if list(right) == [None]:
+            return {place: apply(function, value, right[None]) for place, value in left.items()}
+        return {place: apply(function, value, right[place]) for place, value in left.items() if place in right}
 
     def details(self, table: Table, bound: Labels | None = None) -> list[str]:
         """Both sides, where they are numbers, and what lies behind them."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from looped.evaluation.bootstrap import bootstrap
-from looped.evaluation.curves import Baseline, evaluate
 from looped.evaluation.curves import Curve as EvaluatedCurve
+from looped.evaluation.curves import evaluate
+from looped.evaluation.errors import Baseline, Errors, measure_errors
 from looped.experiment import Experiment
 from looped.models.base import LoopedModel
 from looped.studies.study import Cells, Context
@@ -92,22 +92,23 @@ class Curves:
         if self.baselines is None:
             return
         for labels, experiment in tasks_of(cells):
-            generator = torch.Generator().manual_seed(self.prompt_seed)
-            points = experiment.train.points
-            prompt = experiment.task.sample(batch=self.prompts, n=points, generator=generator).to(torch.float64)
             for name, baseline in self.baselines(experiment.task).items():
                 context.progress(name, 1 - 0.05 * (1 - TRAINING_SHARE))
-                errors = experiment.task.error(baseline(prompt), prompt)
+                errors = self.errors(baseline, experiment, dtype=torch.float64)
                 self.add_errors(table, {**labels, "model": name}, errors, experiment.task)
 
+    def errors(self, predict: LoopedModel | Baseline, experiment: Experiment, **options: Any) -> Errors:
+        """Errors of a model or a baseline on the study's prompts; `options` are those of `measure_errors`."""
+        points = experiment.train.points
+        options = {"points": points, "prompts": self.prompts, "seed": self.prompt_seed, **options}
+        return measure_errors(predict, experiment.task, **options)
+
     def add_errors(
-        self, table: Table, cell: Mapping[str, Label], errors: Tensor, task: Task, *, seed: int | None = None
+        self, table: Table, cell: Mapping[str, Label], errors: Errors, task: Task, *, seed: int | None = None
     ) -> None:
-        """Errors (prompts, positions) as a curve by examples; positions without a number are left out."""
-        places = [place for place, missing in enumerate(errors.isnan().all(0).tolist()) if not missing]
-        interval = bootstrap(errors[:, places], level=self.level, seed=self.prompt_seed)
-        mean, low, high = (part.tolist() for part in interval)
-        curve = EvaluatedCurve(label=str(cell), x=places, mean=mean, low=low, high=high)
+        """Errors as a curve by examples, with its interval over prompts."""
+        level = {"level": self.level, "seed": self.prompt_seed}
+        curve = EvaluatedCurve.over_prompts(str(cell), errors.positions, errors.values, **level)
         add_curve(table, cell, "by_examples", self.example_curve(curve, task), seed=seed)
 
 

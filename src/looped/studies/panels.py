@@ -58,7 +58,7 @@ class Panels:
     """A colour for each value of this label."""
     dash: str | None = None
     """A dash pattern for each value of this label."""
-    reference: str | None = None
+    reference_quantity: str | None = None
     """A quantity that is drawn as a thin line, the mean over seeds, in the panels whose labels it shares."""
     only: Mapping[str, Any] = field(default_factory=dict)
     """Only cells with these labels, or with one of a tuple of values."""
@@ -170,14 +170,14 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
         if members[0].seed is None:
             label = _line_text(panels, panels.reference or panels.line, cell)
             style = {"linestyle": DASHES[1 + references % (len(DASHES) - 1)]}
-            if panels.colour in cell and cell[panels.colour] in colours:
-                style = {"color": f"C{colours.index(cell[panels.colour]) % 6}"}
+            if cell.get(panels.colour or "") in colours:
+                style = {"color": f"C{colours.index(cell[panels.colour or '']) % 6}"}
             reference_line(ax, list(members[0].x), _finite(members[0].value), label, **style)
             references += 1
             continue
         label = _line_text(panels, panels.line, cell)
-        colour = colours.index(cell.get(panels.colour)) if panels.colour in cell else index
-        dash = DASHES[dashes.index(cell.get(panels.dash)) % len(DASHES)] if panels.dash in cell else None
+        colour = colours.index(cell[panels.colour]) if panels.colour and panels.colour in cell else index
+        dash = DASHES[dashes.index(cell[panels.dash]) % len(DASHES)] if panels.dash and panels.dash in cell else None
         style = {"linestyle": dash} if dash is not None else {}
         style |= {"marker": "o", "markersize": 3} if axis.places else {}
         x: Sequence[Any] = members[0].x
@@ -189,12 +189,12 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
         if panels.mark_trained:
             loops = everything.where("trained_loops", **cell).series[0].value[0]
             ax.axvline(loops, color=f"C{colour % 6}", linestyle=(0, (2, 2)), linewidth=0.8, alpha=0.7)
-    if panels.reference is not None:
-        _draw_reference(ax, everything.where(panels.reference), next(iter(runs)), panels)
+    if panels.reference_quantity is not None:
+        _draw_reference(ax, everything.where(panels.reference_quantity), next(iter(runs)), panels.reference_quantity)
     _finish_axes(ax, axis, panels, runs)
 
 
-def _draw_reference(ax: Any, table: Table, panel_cell: Cell, panels: Panels) -> None:
+def _draw_reference(ax: Any, table: Table, panel_cell: Cell, quantity: str) -> None:
     """The reference of this panel: the one whose labels agree with those of the panel."""
     shared = [
         series for series in table if all(panel_cell.get(name, value) == value for name, value in series.cell.items())
@@ -202,8 +202,7 @@ def _draw_reference(ax: Any, table: Table, panel_cell: Cell, panels: Panels) -> 
     if shared:
         columns = zip(*(series.value for series in shared), strict=True)
         means = [sum(column) / len(column) for column in columns]
-        name = (panels.reference or "").replace("_", " ")
-        reference_line(ax, shared[0].x, means, name, linestyle="-", linewidth=1.4)
+        reference_line(ax, shared[0].x, means, quantity.replace("_", " "), linestyle="-", linewidth=1.4)
 
 
 def _line_text(panels: Panels, template: str, cell: Cell) -> str:

@@ -240,7 +240,7 @@ def loss_study(number: int, protocol: str, title: str, axis: Axis, cells, panels
         title=title + (", in the released program's settings" if suffix else ""),
         cells=lambda scale: cells(protocol, scale),
         measure=lambda scale: Losses(axis="n" if axis is BY_N else "L", training=TRAINING[scale]),
-        panels=replace(panels, y="loss", axis=axis, colour="h", reference="Bayes"),
+        panels=replace(panels, y="loss", axis=axis, colour="h", reference_quantity="Bayes"),
         learned=LEARNED,
         claims=claims,
     )

@@ -19,6 +19,7 @@ from looped.papers.gao24.variants import ALGOFORMER, LOOPED, MODELS, STANDARD, t
 from looped.studies import Cell, Context, Published, Study, Table, claim, curve
 from looped.studies.measures import TRAINING_SHARE, trained
 from looped.studies.study import Cells
+from looped.tasks.translation import Translation
 
 PUBLISHED = {STANDARD: "4.994", LOOPED: "4.726", ALGOFORMER: "4.609"}
 """Validation cross entropy as printed, IWSLT 2015."""
@@ -47,6 +48,7 @@ class Translations:
             share = TRAINING_SHARE + (1 - TRAINING_SHARE) * index / len(runs)
             context.progress(f"translating with {cell['model']}", share)
             experiment, model = run.experiment, run.model(context.device)
+            assert isinstance(experiment.task, Translation)
             validation = replace(experiment.task, split="val")
             options = {"n": experiment.train.points, "limit": self.sentences}
             sums[cell["model"]], counts = cross_entropies(model, validation, **options)

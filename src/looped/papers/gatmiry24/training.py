@@ -73,8 +73,7 @@ class Training:
     ) -> Any:
         """The family after training; killed in the middle, it goes on. `data` is what `train_family` draws from."""
         identity = {**identity, "kind": kind, "device": context.device.type}
-        adam = AdamW(learning_rate=self.rate, betas=self.betas, schedule=Halving(share=self.halve)
-        )
+        adam = AdamW(learning_rate=self.rate, betas=self.betas, schedule=Halving(share=self.halve))
         clip = self.clip if kind == "multilayer" or self.clip_looped is None else self.clip_looped
         trained = train_family(
             family,

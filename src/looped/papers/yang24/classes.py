@@ -18,7 +18,7 @@ from looped.baselines.network import two_layer
 from looped.baselines.signs import on_signs
 from looped.baselines.trees import boosted, greedy_tree
 from looped.evaluation.cache import cached
-from looped.evaluation.curves import Baseline
+from looped.evaluation.errors import Baseline
 from looped.experiment import Experiment
 from looped.papers.yang24 import (
     Scale,
@@ -58,16 +58,14 @@ class CachedBaselines(Curves):
     def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
         """All baselines of the one task."""
         experiment = next(iter(cells.values()))
-        task, points = experiment.task, experiment.train.points
-        generator = torch.Generator().manual_seed(self.prompt_seed)
-        prompt = task.sample(batch=self.baseline_prompts, n=points, generator=generator).to(torch.float64)
 
         def report(what: str, done: float) -> None:
             context.progress(what, 1 - (1 - TRAINING_SHARE) * 0.1 * (1 - done))
 
-        for name, baseline in (self.baselines or sparse_baselines)(task).items():
+        for name, baseline in (self.baselines or sparse_baselines)(experiment.task).items():
             answer = cached(name, baseline, context.runs / "baselines", progress=report)
-            self.add_errors(table, {"model": name}, task.error(answer(prompt), prompt), task)
+            errors = self.errors(answer, experiment, prompts=self.baseline_prompts, dtype=torch.float64)
+            self.add_errors(table, {"model": name}, errors, experiment.task)
 
 
 def sparse_baselines(task: Task) -> dict[str, Baseline]:

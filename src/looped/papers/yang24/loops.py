@@ -107,7 +107,7 @@ def early_loops(base: Experiment) -> Experiment:
         points=5,
         window=6,
         grad=None if base.model.inject == "none" else 6,
-        depth=RandomDepth(low=2, high=10),
+        depth=RandomDepth(low=-8, high=0),
         dims=Ramp(start=1, stop=2, share=0.2),
     )
     return replace(base, task=LinearRegression(d=2), model=model, train=train)

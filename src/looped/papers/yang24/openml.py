@@ -53,14 +53,14 @@ CPU = replace(
     steps=700,
     window=3,
     grad=3,
-    depth=RandomDepth(low=2, high=6),
+    depth=RandomDepth(low=-2, high=2),
     dims=None,
     optimizer=replace(trainings.CPU.optimizer, schedule=Trapezoid(warmup=0.03, decay=0.2)),
     log_every=50,
     checkpoint_every=400,
 )
 """Ten examples, five random features of each table: labels are noisy, and wider prompts take longer to learn at all."""
-SMOKE = replace(CPU, steps=4, batch=4, points=6, log_every=2)
+SMOKE = replace(CPU, steps=4, batch=4, points=6, depth=RandomDepth(low=-1, high=3), log_every=2)
 
 
 def leave_out(table: str, scale: Scale, model: str, among: Sequence[str] = OPENML) -> Experiment:

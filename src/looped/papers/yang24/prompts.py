@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from looped.experiment import Experiment, OptimizerConfig
+from looped.experiment import Experiment, Muon, OptimizerConfig
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers
 from looped.papers.yang24.trainings import as_published, training
@@ -76,8 +76,10 @@ def bases(scale: Scale, d: int) -> dict[str, Experiment]:
 
 def at_rate(optimizer: OptimizerConfig, rate: float) -> OptimizerConfig:
     """Adam's rate as given, and Muon's in proportion."""
-    muon = optimizer.muon_learning_rate * rate / optimizer.learning_rate
-    return replace(optimizer, learning_rate=rate, muon_learning_rate=muon)
+    if isinstance(optimizer, Muon):
+        muon = optimizer.muon_learning_rate * rate / optimizer.learning_rate
+        return replace(optimizer, learning_rate=rate, muon_learning_rate=muon)
+    return replace(optimizer, learning_rate=rate)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from looped.baselines.linear import least_squares
-from looped.evaluation.curves import Baseline
-from looped.evaluation.shifted import shifted_errors
 from looped.experiment import Experiment
 from looped.functional.schedules import RandomDepth
 from looped.models.base import LoopedModel
@@ -91,7 +89,7 @@ def looped_with(scale: Scale, loops: int) -> Experiment:
     if scale == "paper":
         return around(linear("paper"), loops, 15)
     base = with_loops(linear(scale), loops, 2 if scale == "smoke" else 4, every=None)
-    return training(base, depth=RandomDepth(low=base.train.window, high=loops), **SHORT[scale])
+    return training(base, depth=RandomDepth(low=base.train.window - loops, high=0), **SHORT[scale])
 
 
 def unlooped_with(scale: Scale, count: int) -> Experiment:
@@ -111,33 +109,20 @@ class ShiftedCurves(Curves):
 
     def add_model(self, table: Table, cell: Cell, seed: int, experiment: Experiment, model: LoopedModel) -> None:
         """One model's curve under every shift."""
-        unshifted = self.errors(model, experiment)[:, -1].mean().item()
+        loops = self.far(experiment)
+        unshifted = self.errors(model, experiment, loops=loops).values[:, -1].mean().item()
         for name, shift in self.shifts:
             labels = Cell(cell, shift=name)
-            self.add_errors(table, labels, self.errors(model, experiment, shift), experiment.task, seed=seed)
+            errors = self.errors(model, experiment, loops=loops, shifts=(shift,))
+            self.add_errors(table, labels, errors, experiment.task, seed=seed)
             table.add(labels, "unshifted", unshifted, seed=seed)
 
     def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
         """Least squares under every shift."""
         experiment = next(iter(cells.values()))
         for name, shift in self.shifts:
-            errors = self.errors(least_squares, experiment, shift, dtype=torch.float64)
+            errors = self.errors(least_squares, experiment, shifts=(shift,), dtype=torch.float64)
             self.add_errors(table, Cell(model=LEAST_SQUARES, shift=name), errors, experiment.task)
-
-    def errors(
-        self, predict: LoopedModel | Baseline, experiment: Experiment, *under: Shift, dtype: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """Errors (prompts, positions); not a number where a shift defines no query."""
-        return shifted_errors(
-            predict,
-            experiment.task,
-            under,
-            prompts=self.prompts,
-            points=experiment.train.points,
-            seed=self.prompt_seed,
-            loops=self.far(experiment),
-            dtype=dtype,
-        )
 
 
 def evaluated_under(scale: Scale, named: Shifts) -> ShiftedCurves:

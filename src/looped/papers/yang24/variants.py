@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from looped.baselines.linear import least_squares
-from looped.evaluation.curves import Baseline
+from looped.evaluation.errors import Baseline
 from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
 from looped.models.decoder import DecoderConfig
@@ -82,6 +82,6 @@ def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | 
     """
     window = min(window, loops)
     climbs = every is not None and window < loops
-    depth = Staircase(start=window, stop=loops, by=2, every=every or 1) if climbs else None
+    depth = Staircase(start=window - loops, stop=0, by=2, every=every or 1) if climbs else None
     train = replace(experiment.train, window=window, grad=window, depth=depth)
     return replace(experiment, model=replace(experiment.model, loops=loops), train=train)

@@ -41,3 +41,18 @@ def data_folder() -> Path:
     if not (folder / "openml").is_dir():
         pytest.skip("the data files are not here: set LOOPED_DATA to the folder that holds openml/ and translation/")
     return folder
+
+
+@pytest.fixture
+def call(capsys):
+    """Run a command in this process, as a user would type it: exit code, standard output and standard error."""
+    from looped.cli import main
+
+    def run(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return ended.value.code, printed.out, printed.err
+
+    return run

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import looped
-from looped.cli import main
 from looped.recipes import load_code
 
 OWN = '''
@@ -92,19 +91,6 @@ def own(tmp_path, request):
     file.write_text(OWN)
     yield file
     sys.modules.pop(stem, None)
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command: its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
 
 
 def forget(file):

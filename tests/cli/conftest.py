@@ -2,22 +2,6 @@
 
 import pytest
 
-from looped.cli import main
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command: its exit code, standard output and standard error."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out, printed.err
-
-    return run
-
 
 @pytest.fixture
 def refused(call):

@@ -71,9 +71,9 @@ class Losses:
         for labels, members in self._without(cells, self.axis).items():
             for index, seed in enumerate(self.training.seeds):
                 losses = [results[cells[member]].losses[index] for member in members]
-                table.add(labels, "loss", losses, x=[member[self.axis] for member in members], seed=seed)
+                table.add(labels, "loss", losses, x=[int(member[self.axis]) for member in members], seed=seed)
         for labels, members in self._without(cells, self.axis, "h").items():
-            by_place = {member[self.axis]: cells[member] for member in members}
+            by_place = {int(member[self.axis]): cells[member] for member in members}
             for index, seed in enumerate(self.training.seeds):
                 bayes = [results[case].bayes[index] for case in by_place.values()]
                 table.add(labels, "Bayes", bayes, x=list(by_place), seed=seed)

@@ -169,8 +169,8 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
             reference_line(ax, list(members[0].x), _finite(members[0].value), label, **style)
             references += 1
             continue
-        colour = colours.index(cell.get(panels.colour)) if panels.colour in cell else index
-        dash = DASHES[dashes.index(cell.get(panels.dash)) % len(DASHES)] if panels.dash in cell else None
+        colour = colours.index(cell[panels.colour]) if panels.colour and panels.colour in cell else index
+        dash = DASHES[dashes.index(cell[panels.dash]) % len(DASHES)] if panels.dash and panels.dash in cell else None
         style = {"linestyle": dash} if dash is not None else {}
         style |= {"marker": "o", "markersize": 3} if axis.places else {}
         x: Sequence[Any] = members[0].x

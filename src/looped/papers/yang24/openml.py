@@ -23,8 +23,9 @@ from looped.papers.yang24 import Scale, trainings
 from looped.papers.yang24.trainings import as_published, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED
 from looped.prompt import Prompt
-from looped.studies import Cell, Context, Published, Study, Table, claim, curve, mean, share
+from looped.studies import Cell, Context, Published, Study, Table, claim
 from looped.studies.measures import trained
+from looped.studies.quantities import curve, mean, share
 from looped.studies.study import Cells
 from looped.tasks.tables import OPENML, Tables
 

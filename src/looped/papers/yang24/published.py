@@ -10,22 +10,10 @@ from dataclasses import dataclass, replace
 from looped.papers.yang24 import Scale, linear_published
 from looped.papers.yang24.trainings import training
 from looped.papers.yang24.variants import EVALUATION, FLAT, LOOPED, evaluation, only_least_squares
-from looped.studies import (
-    Axis,
-    Cell,
-    Context,
-    Curves,
-    Panels,
-    Published,
-    Study,
-    Table,
-    at,
-    claim,
-    drift,
-    within_factor,
-)
+from looped.studies import Axis, Cell, Context, Curves, Panels, Published, Study, Table, claim
 from looped.studies.checks import Check
 from looped.studies.measures import trained
+from looped.studies.quantities import at, drift, within_factor
 from looped.studies.study import Cells
 
 BEST, END = "lowest logged loss", "end of training"

@@ -198,6 +198,7 @@ FIG8 = Study(
         title="{target} probe error",
         line="{model}, {kind}",
         width=3.4,
+        legend_columns=2,
         share_y=False,
     ),
     learned=Learned(of="probe_error", zero="zero", best=0.0),

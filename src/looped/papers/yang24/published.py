@@ -33,7 +33,7 @@ def in_full(scale: Scale) -> Cells:
 class Checkpoints(Curves):
     """Two checkpoints of one run, by examples after the trained loops; the better one also far beyond them.
 
-    For both, with the label `weights`: what `Curves` has, and `step`. For the run: `logged_error` by thousands of steps.
+    For both, with the label `weights`: what `Curves` has, and `step`. Of the run: `logged_error` by 1000 steps.
     """
 
     def __call__(self, cells: Cells, context: Context) -> Table:

@@ -65,7 +65,8 @@ def shifts(data: dict[str, Any], study: Study, scale: str) -> Table:
 def published(data: dict[str, Any], study: Study, scale: str) -> Table:
     """`weights[which]`, the log and least squares."""
     [cell], [seed], table = study.cells(scale), study.measure(scale).seeds, Table()
-    table.add(cell, "logged_error", data["training"]["error"], x=data["training"]["steps"], seed=seed)
+    steps = [step / 1000 for step in data["training"]["steps"]]
+    table.add(cell, "logged_error", data["training"]["error"], x=steps, seed=seed)
     for weights, entry in data["weights"].items():
         for quantity in ("by_examples", "by_loops"):
             _add(table, study, scale, Cell(weights=weights), quantity, entry[quantity])

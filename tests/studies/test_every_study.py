@@ -8,17 +8,18 @@ from matplotlib.figure import Figure
 
 from looped.reproduce import reproduce, studies
 from studies.planted import verdicts
-from tasks.tiny_text import write
+from tasks import tiny_tables, tiny_text
 
 STUDIES = studies()
 
 
 @pytest.fixture
 def data(tmp_path, monkeypatch):
-    """Small text, for the studies that read some."""
+    """Small text and small tables, for the studies that read some."""
     monkeypatch.setenv("LOOPED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LOOPED_DATA", str(tmp_path / "data"))
-    write(tmp_path / "data" / "translation" / "multi30k")
+    tiny_text.write(tmp_path / "data" / "translation" / "multi30k")
+    tiny_tables.write(tmp_path / "data" / "openml")
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -36,8 +37,9 @@ def test_it_measures_draws_and_judges_and_finished_trainings_are_used_again(name
     again = reproduce(study, "smoke", **where, again=True)
     assert again.table.to_data() == result.table.to_data()
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*.safetensors")} == trained
-    for claim in study.claims:
-        assert verdicts(claim, result.table) == {"holds", "fails"}, claim.name
+    for claim, judged in zip(study.claims, result.claims, strict=True):
+        if "not measured at smoke scale" not in judged.note:  # the tests of its paper have a table with its numbers
+            assert verdicts(claim, result.table) == {"holds", "fails"}, claim.name
 
 
 @pytest.mark.parametrize("name", STUDIES)

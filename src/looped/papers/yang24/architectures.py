@@ -15,26 +15,11 @@ from looped.papers.yang24 import Scale, linear, linear_12_layers, sparse, sparse
 from looped.papers.yang24.loops import fixed_point_models
 from looped.papers.yang24.trainings import around
 from looped.papers.yang24.variants import LOOPED, TWO_SEEDS, UNLOOPED, cheap, layers
-from looped.studies import (
-    Axis,
-    Cell,
-    Curves,
-    Learned,
-    Panels,
-    Study,
-    Table,
-    along,
-    area,
-    at,
-    claim,
-    curve,
-    last,
-    loops_to,
-    worst,
-)
+from looped.studies import Axis, Cell, Curves, Learned, Panels, Study, Table, claim
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
 from looped.studies.measures import add_curve
+from looped.studies.quantities import along, area, at, curve, last, loops_to, worst
 from looped.studies.study import Cells
 from looped.tasks.regression import SparseRegression
 
@@ -213,6 +198,7 @@ FIG8 = Study(
         title="{target} probe error",
         line="{model}, {kind}",
         width=3.4,
+        legend_columns=2,
         share_y=False,
     ),
     learned=Learned(of="probe_error", zero="zero", best=0.0),

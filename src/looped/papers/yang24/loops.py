@@ -32,24 +32,9 @@ from looped.papers.yang24.variants import (
     only_least_squares,
     with_loops,
 )
-from looped.studies import (
-    Cell,
-    Curves,
-    Learned,
-    Panels,
-    Published,
-    Study,
-    area,
-    at,
-    claim,
-    curve,
-    drift,
-    gap,
-    last,
-    loops_to,
-    worst,
-)
+from looped.studies import Cell, Curves, Learned, Panels, Published, Study, claim
 from looped.studies.claims import Claim
+from looped.studies.quantities import area, at, curve, drift, gap, last, loops_to, worst
 from looped.studies.study import Cells
 from looped.tasks.regression import LinearRegression
 
@@ -198,13 +183,12 @@ FIG2 = Study(
     ),
 )
 
-FIG3 = Study(
+FIG3 = replace(
+    FIG2,
     name="yang24.fig3",
     title="Linear regression: error by loops with input injection and with weight tying",
     cells=injection_models,
-    measure=beside_least_squares,
     panels=Panels(y="by_loops", mark_trained=True, most=100, width=4.0),
-    learned=Learned(),
     claims=(
         claim(
             "injection_flat",
@@ -243,13 +227,12 @@ FIG4 = Study(
     ),
 )
 
-FIG9 = Study(
+FIG9 = replace(
+    FIG4,
     name="yang24.fig9",
     title="Error by loops for models trained to b loops, T = 10: sparse linear regression, decision tree, ReLU network",
     cells=lambda scale: grid(scale, list(RECIPES), MIDDLE_T[scale]),
-    measure=lambda scale: GRID_EVALUATION[scale],
     panels=replace(BY_LOOPS, only={"task": (SPARSE, TREE, RELU)}, column="task", share_y=False),
-    learned=Learned(best=0.0),
     claims=(
         claim(
             "sparse_easier",
@@ -264,13 +247,12 @@ FIG9 = Study(
     ),
 )
 
-FIG12 = Study(
+FIG12 = replace(
+    FIG4,
     name="yang24.fig12",
     title="Grids of b and T, by loops and by examples: linear and sparse linear regression",
     cells=lambda scale: grid(scale, [LINEAR, SPARSE], T[scale]),
-    measure=lambda scale: GRID_EVALUATION[scale],
     panels=(replace(BY_LOOPS, row="task"), Panels(y="by_examples", row="task", column="T", colour="b", line="b = {b}")),
-    learned=Learned(best=0.0),
     claims=(*fixed_point_and_window(LINEAR, "linear"), *fixed_point_and_window(SPARSE, "sparse")),
 )
 

@@ -23,14 +23,15 @@ from looped.papers.yang24 import Scale, trainings
 from looped.papers.yang24.trainings import as_published, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED
 from looped.prompt import Prompt
-from looped.studies import Cell, Context, Published, Study, Table, claim, curve, mean, share
+from looped.studies import Cell, Context, Published, Study, Table, claim
 from looped.studies.measures import trained
+from looped.studies.quantities import curve, mean, share
 from looped.studies.study import Cells
 from looped.tasks.tables import OPENML, Tables
 
 CHUNK = 256
 """Prompts in one forward pass."""
-LOGISTIC = "logistic regression, same examples"
+LOGISTIC = "logistic regression"
 POLLEN = "871_pollen"
 PRINTED: Mapping[str, tuple[float, float]] = {
     "720_abalone": (0.662, 0.626),
@@ -202,7 +203,7 @@ def draw(figure: Any, table: Table) -> None:
     figure.set_size_inches(7.2, 3.8)
     ax = figure.subplots()
     tables = table.labels("task")
-    for index, model in enumerate(table.labels("model")):
+    for index, model in enumerate((LOOPED, UNLOOPED, LOGISTIC)):
         members = list(table.where("accuracy", model=model))
         means = [series.value[0] for series in members]
         below = [series.value[0] - low for series in members for low in series.low or series.value]

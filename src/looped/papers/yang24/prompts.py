@@ -16,7 +16,8 @@ from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers
 from looped.papers.yang24.trainings import as_published, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED, evaluation, with_loops
-from looped.studies import Axis, Cell, Context, Curves, Learned, Panels, Study, Table, claim, curve, worst
+from looped.studies import Axis, Cell, Context, Curves, Learned, Panels, Study, Table, claim
+from looped.studies.quantities import curve, worst
 from looped.studies.study import Cells
 from looped.studies.table import Series
 from looped.tasks.regression import LinearRegression
@@ -113,14 +114,7 @@ def best_rate(table: Table) -> list[Series]:
     return min(rates, key=lambda runs: fmean(series.value[-1] for series in runs))
 
 
-PANELS = Panels(
-    y="by_prompts",
-    axis=Axis(x="distinct prompts seen in training", log_x=True, places=True),
-    column="d",
-    colour="model",
-    line="{model}",
-    share_y=False,
-)
+AXIS = Axis(x="distinct prompts seen in training", log_x=True, places=True)
 looped_over_unlooped = curve("by_prompts", model=LOOPED) / curve("by_prompts", model=UNLOOPED)
 SHOWN_FIRST: Mapping[str, Sequence[int]] = {"smoke": (3,), "cpu": (2,), "paper": (10,)}
 """The dimension of Figure 5."""
@@ -130,7 +124,7 @@ FIG5 = Study(
     title="Linear regression: error against the number of distinct prompts seen in training",
     cells=lambda scale: few_prompts(scale, SHOWN_FIRST[scale]),
     measure=lambda scale: evaluation(scale, BestRates),
-    panels=PANELS,
+    panels=Panels(y="by_prompts", axis=AXIS, column="d", colour="model", line="{model}", share_y=False),
     learned=Learned(of="by_prompts", best=0.0),
     claims=(
         claim(
@@ -141,13 +135,11 @@ FIG5 = Study(
     ),
 )
 
-FIG14 = Study(
+FIG14 = replace(
+    FIG5,
     name="yang24.fig14",
     title="Error against the number of distinct prompts seen in training, in three dimensions",
     cells=lambda scale: few_prompts(scale, list(RATES[scale])),
-    measure=lambda scale: evaluation(scale, BestRates),
-    panels=PANELS,
-    learned=Learned(of="by_prompts", best=0.0),
     claims=(
         claim(
             "fewer_prompts",

@@ -10,22 +10,10 @@ from dataclasses import dataclass, replace
 from looped.papers.yang24 import Scale, linear_published
 from looped.papers.yang24.trainings import training
 from looped.papers.yang24.variants import EVALUATION, FLAT, LOOPED, evaluation, only_least_squares
-from looped.studies import (
-    Axis,
-    Cell,
-    Context,
-    Curves,
-    Panels,
-    Published,
-    Study,
-    Table,
-    at,
-    claim,
-    drift,
-    within_factor,
-)
+from looped.studies import Axis, Cell, Context, Curves, Panels, Published, Study, Table, claim
 from looped.studies.checks import Check
 from looped.studies.measures import trained
+from looped.studies.quantities import at, drift, within_factor
 from looped.studies.study import Cells
 
 BEST, END = "lowest logged loss", "end of training"
@@ -45,7 +33,7 @@ def in_full(scale: Scale) -> Cells:
 class Checkpoints(Curves):
     """Two checkpoints of one run, by examples after the trained loops; the better one also far beyond them.
 
-    For both, with the label `weights`: what `Curves` has, and `step`. For the run: `logged_error` by steps.
+    For both, with the label `weights`: what `Curves` has, and `step`. Of the run: `logged_error` by 1000 steps.
     """
 
     def __call__(self, cells: Cells, context: Context) -> Table:
@@ -58,7 +46,7 @@ class Checkpoints(Curves):
         table = Table()
         lines = run.metrics()
         shown = lines[::-1][:: -(-len(lines) // MOST_LINES)][::-1]
-        steps = [int(line["step"]) for line in shown]
+        steps = [line["step"] / 1000 for line in shown]
         table.add(cell, "logged_error", [line["error"] for line in shown], x=steps, seed=seed)
         for name, checkpoint, measure in ((BEST, best, self), (END, latest, replace(self, loops=1))):
             weights = Cell(weights=name)
@@ -96,7 +84,7 @@ PUBLISHED = Study(
     panels=(
         Panels(
             y="logged_error",
-            axis=Axis(x="training steps", y="logged error, most examples", log=True, floor=1e-5),
+            axis=Axis(x="training steps, thousands", y="logged error, most examples", log=True, floor=1e-5),
             width=3.2,
         ),
         Panels(y="by_examples", top=1.5),

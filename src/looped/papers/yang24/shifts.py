@@ -27,23 +27,10 @@ from looped.papers.yang24.variants import (
     layers,
     with_loops,
 )
-from looped.studies import (
-    Cell,
-    Context,
-    Curves,
-    Learned,
-    Panels,
-    Study,
-    Table,
-    area,
-    best,
-    claim,
-    curve,
-    mean,
-    within_factor,
-)
+from looped.studies import Cell, Context, Curves, Learned, Panels, Study, Table, claim
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
+from looped.studies.quantities import area, best, curve, mean, within_factor
 from looped.studies.study import Cells
 from looped.tasks import shifts
 from looped.tasks.shifts import Shift
@@ -65,13 +52,16 @@ SCALED: Shifts = (
     *((f"x scaled by {name}", shifts.ScaledX(factor=factor)) for name, factor in FACTORS.items()),
     *((f"y scaled by {name}", shifts.ScaledLabels(factor=factor)) for name, factor in FACTORS.items()),
 )
-SCALED_AT_SMOKE: Shifts = ((BY_2, shifts.ScaledX(factor=2.0)), ("y scaled by 1/2", shifts.ScaledLabels(factor=0.5)))
-SHOWN_FIRST: Shifts = (
-    (SKEWED, shifts.SkewedCovariance()),
-    (NOISY, shifts.NoisyOutputs()),
-    (BY_3, shifts.ScaledX(factor=3.0)),
-)
+SCALED_AT_SMOKE: Shifts = tuple(pair for pair in SCALED if pair[0] in (BY_2, "y scaled by 1/2"))
+SHOWN_FIRST: Shifts = tuple(pair for pair in DISTRIBUTIONS + SCALED if pair[0] in (SKEWED, NOISY, BY_3))
 """The shifts of Figure 6."""
+FEW = {"smoke": ([2], [4]), "cpu": ([8], [8, 16]), "paper": ([12], [20, 30, 50, 100])}
+MANY = {
+    "smoke": ([1, 2], [4]),
+    "cpu": ([1, 4, 8], [8, 16, 24]),
+    "paper": ([1, 4, 12, 20], [20, 30, 50, 100]),
+}
+"""Depths and b of Figure 6, and of Figures 15 and 16."""
 ALIKE = 2.0
 """Ratio of mean errors, either way, that counts as similar."""
 
@@ -164,9 +154,7 @@ noisy_peak = curve(model=LOOPED, shift=NOISY).largest((15, 25))
 FIG6 = Study(
     name="yang24.fig6",
     title="Linear regression under skewed covariance, noisy labels and scaled x",
-    cells=lambda scale: models(
-        scale, *{"smoke": ([2], [4]), "cpu": ([8], [8, 16]), "paper": ([12], [20, 30, 50, 100])}[scale]
-    ),
+    cells=lambda scale: models(scale, *FEW[scale]),
     measure=lambda scale: evaluated_under(scale, SHOWN_FIRST),
     panels=PANELS,
     learned=Learned(of="unshifted", best=0.0),
@@ -191,20 +179,12 @@ FIG6 = Study(
 )
 
 
-MANY = {
-    "smoke": ([1, 2], [4]),
-    "cpu": ([1, 4, 8], [8, 16, 24]),
-    "paper": ([1, 4, 12, 20], [20, 30, 50, 100]),
-}
-"""Depths and b of Figures 15 and 16."""
-
-FIG15 = Study(
+FIG15 = replace(
+    FIG6,
     name="yang24.fig15",
     title="Linear regression under six shifts: transformers of several depths, looped ones of several b",
     cells=lambda scale: models(scale, *MANY[scale]),
     measure=lambda scale: evaluated_under(scale, DISTRIBUTIONS),
-    panels=PANELS,
-    learned=Learned(of="unshifted", best=0.0),
     claims=(
         *depth_helps(SKEWED, "skewed"),
         *depth_helps(HALF, "subspace"),
@@ -214,13 +194,12 @@ FIG15 = Study(
     ),
 )
 
-FIG16 = Study(
+FIG16 = replace(
+    FIG15,
     name="yang24.fig16",
     title="Linear regression with x or w scaled: transformers of several depths, looped ones of several b",
-    cells=lambda scale: models(scale, *MANY[scale]),
     measure=lambda scale: evaluated_under(scale, SCALED_AT_SMOKE if scale == "smoke" else SCALED),
     panels=replace(PANELS, wrap=4),
-    learned=Learned(of="unshifted", best=0.0),
     claims=(
         claim(
             "scaled_by_2",

@@ -16,9 +16,9 @@ from looped.papers.gatmiry24.training import Kind, Member, Progress, Training, W
 from looped.studies import Axis, Cell, Context, Table
 
 
-def log_loss(x: str, y: str = "test loss (predicting zero = 1)") -> Axis:
+def log_loss(x: str, y: str = "test loss (predicting zero = 1)", *, places: bool = True) -> Axis:
     """Losses on a logarithmic axis."""
-    return Axis(x=x, y=y, log=True, floor=1e-8, places=True)
+    return Axis(x=x, y=y, log=True, floor=None if places else 1e-8, places=places)
 
 
 @dataclass(frozen=True, kw_only=True)

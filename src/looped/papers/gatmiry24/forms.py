@@ -172,7 +172,7 @@ BEYOND_FORMS = Study(
     title="Figure 2's question with ReLU attention, the unrestricted form and anisotropic covariances, exact setting",
     cells=cells,
     measure=MEASURES.__getitem__,
-    panels=Panels(y="loss", axis=log_loss("half-width w"), column="form", colour="model", line="{model}"),
+    panels=Panels(y="loss", axis=log_loss("half-width w"), column="form", colour="model", share_y=False),
     learned=Learned(of="loss", at=0.0, best=0.0),
     claims=tuple(
         claim(

@@ -21,7 +21,7 @@ from looped.papers.gatmiry24 import looped as looped_recipe
 from looped.papers.gatmiry24 import multilayer as multilayer_recipe
 from looped.papers.gatmiry24.covariances import Anisotropic, Exact, Sampled, rotated, wishart
 from looped.papers.gatmiry24.families import Models, best_weights, train
-from looped.papers.gatmiry24.training import Member, Training, mixture, spread
+from looped.papers.gatmiry24.training import Member, Training, Windows, mixture, spread
 from looped.prompt import Prompt
 from looped.recipes import recipes
 from looped.studies import Context, Table
@@ -123,7 +123,7 @@ def test_depths_must_descend():
 @pytest.mark.parametrize("half", [0.0, 0.2, 0.6])
 def test_windows_integrate_polynomials_over_the_union(half):
     centres = (1.0, 2.0, 4.0)
-    points, weights = best.windows(centres, half, nodes=4)
+    points, weights = Windows(centres=centres, half=half).nodes(4)
     sampled = IsotropicRegression(d=2, centres=centres, half=half).scales(200_000, torch.Generator().manual_seed(0))
     for power in (1, 2, 7):
         assert float((weights * points**power).sum()) == pytest.approx(
@@ -149,7 +149,7 @@ def test_best_rates_against_least_squares():
         assert best.loss_of(torch.full((layers,), rate, dtype=torch.float64), nodes) == pytest.approx(
             optimum.fun, rel=1e-6
         )
-    few = best.windows([1.0, 8.0], 0.0, nodes=3)
+    few = mixture(2).nodes(3)
     assert best.loss_of(best.best_rates(few, 4), few) < 1e-25
 
 

@@ -6,35 +6,12 @@ polynomial with p(0) = 1 and real roots, a looped one a power of one factor.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.functional.polynomials import chebyshev_roots
-from looped.tasks.isotropic import merged
-
 Nodes = tuple[Tensor, Tensor]
 """Points and their weights, which sum to 1: a distribution of eigenvalues, or a quadrature rule of one."""
-
-
-def windows(centres: Sequence[float], half: float, *, nodes: int) -> Nodes:
-    """A rule for the uniform distribution on the union of windows, exact for polynomials below degree 2 nodes.
-
-        Unif(union of [s_i - half, s_i + half]);  half = 0 is the uniform distribution on the s_i
-
-    Ref: gatmiry24, Section 5.
-    """
-    if half == 0:
-        points = torch.tensor(sorted(centres), dtype=torch.float64)
-        return points, torch.full_like(points, 1 / len(points))
-    parts = merged(tuple(centres), half)
-    rules = [interval(low, high, nodes=nodes) for low, high in parts]
-    total = sum(high - low for low, high in parts)
-    shares = [(high - low) / total for low, high in parts]
-    points = torch.cat([rule[0] for rule in rules])
-    return points, torch.cat([rule[1] * share for rule, share in zip(rules, shares, strict=True)])
 
 
 def interval(low: float, high: float, *, nodes: int) -> Nodes:
@@ -92,11 +69,6 @@ def best_rate(nodes: Nodes, loops: int) -> float:
         slope = float((weights * points * (1 - middle * points) ** (2 * loops - 1)).sum())
         low, high = (middle, high) if slope > 0 else (low, middle)
     return (low + high) / 2
-
-
-def chebyshev_rates(layers: int, low: float, high: float) -> Float[Tensor, " layers"]:
-    """The rates of Theorem 2: one over the roots of the Chebyshev polynomial on [low, high]."""
-    return 1 / chebyshev_roots(layers, low, high)
 
 
 def product(left: Nodes, right: Nodes) -> Nodes:

@@ -18,8 +18,9 @@ from torch import Tensor
 from looped.experiment import OptimizerConfig
 from looped.functional.schedules import Schedule
 from looped.functional.streams import stream
-from looped.papers.gatmiry24.best import Nodes, windows
+from looped.papers.gatmiry24.best import Nodes, interval
 from looped.studies import Context
+from looped.tasks.isotropic import merged
 from looped.training.clip import Clip
 from looped.training.family import Family, Loss, family_folder, train_family
 
@@ -104,7 +105,7 @@ SAMPLED = {"smoke": replace(NOISY, steps=10, rate=0.02), "cpu": NOISY, "paper": 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """A distribution of s: uniform on the union of windows around some centres."""
+    """A distribution of s: uniform on the union of windows around some centres. Ref: gatmiry24, Section 5."""
 
     centres: tuple[float, ...] = ()
     """Where the windows lie."""
@@ -113,7 +114,15 @@ class Windows:
 
     def nodes(self, nodes: int, half: float | None = None) -> Nodes:
         """A rule that is exact for polynomials in s below degree 2 nodes, for windows of another width too."""
-        return windows(self.centres, self.half if half is None else half, nodes=nodes)
+        half = self.half if half is None else half
+        if half == 0:
+            points = torch.tensor(sorted(self.centres), dtype=torch.float64)
+            return points, torch.full_like(points, 1 / len(points))
+        parts = merged(self.centres, half)
+        rules = [interval(low, high, nodes=nodes) for low, high in parts]
+        total = sum(high - low for low, high in parts)
+        shares = [weights * ((high - low) / total) for (_, weights), (low, high) in zip(rules, parts, strict=True)]
+        return torch.cat([points for points, _ in rules]), torch.cat(shares)
 
 
 def spread(high: float) -> Windows:

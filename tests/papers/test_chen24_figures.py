@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from looped.papers.chen24 import BOUND, FIG1, FLOOR, LOOPED, decay_rates
+from looped.papers.chen24 import BOUND, FIG1, FLOOR, LOOPED, Descent, decay_rates
 from looped.studies import Context
 from looped.theorems.chen24.instances import draw
 
@@ -21,7 +21,7 @@ def first_trial(table, quantity, model):
 
 def test_measured_curves_are_gradient_descent(table):
     """The first prompt again in plain steps, from the numbers that name it."""
-    prompts = draw(FIG1.measure("smoke").trials, 16, 4, 0, started=True)
+    prompts = draw(3, 16, 4, 0, started=True)
     theta, errors = -prompts.query[0] / prompts.alpha[0], []
     for _ in range(6):
         errors.append(float((theta - prompts.theta[0]).square().sum()))
@@ -42,7 +42,6 @@ def test_decay_rate_ends_at_the_rounding_floor():
 
 
 def test_the_bound_never_asks_for_less_than_rounding():
-    descent = type(FIG1.measure("paper"))(trials=1, loops=150)
-    table = descent(FIG1.cells("paper"), Context(scale="paper"))
+    table = Descent(trials=1, loops=150)(FIG1.cells("paper"), Context(scale="paper"))
     assert table.where("error", n=128, model=BOUND).series[0].value[-1] == FLOOR
     assert {claim.id: claim.verdict for claim in FIG1.judge(table, "paper")}["chen24.fig1.below_bound"] == "holds"

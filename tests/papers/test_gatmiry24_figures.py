@@ -1,4 +1,4 @@
-"""gatmiry24's figures: closed form against prompts, fast path against model, best polynomials, trainings shared.
+"""gatmiry24's figures: prompts have their covariances, training finds the best weights, families are shared.
 
 That every study measures, draws and judges, and that every claim can hold and fail, is in `studies/test_every_study`.
 """
@@ -7,22 +7,20 @@ import json
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import scipy.optimize
 import torch
 
 from looped.experiment import Experiment
+from looped.functional.quadrature import loss_of
 from looped.functional.streams import stream
-from looped.models.batch_last import to_last
+from looped.models import restricted_loss as losses
 from looped.models.kernel_transformer import restricted
-from looped.papers.gatmiry24 import best, chebyshev, figures, forms, losses
+from looped.papers.gatmiry24 import chebyshev, figures, forms
 from looped.papers.gatmiry24 import looped as looped_recipe
 from looped.papers.gatmiry24 import multilayer as multilayer_recipe
 from looped.papers.gatmiry24.covariances import Anisotropic, Exact, Sampled, rotated, wishart
 from looped.papers.gatmiry24.families import Models, best_weights, train
 from looped.papers.gatmiry24.training import Member, Training, Windows, mixture, spread
-from looped.prompt import Prompt
 from looped.recipes import recipes
 from looped.studies import Context, Table
 from looped.tasks.isotropic import IsotropicRegression
@@ -36,90 +34,6 @@ def scores(models: int, layers: int) -> torch.Tensor:
     return 0.2 * torch.randn(models, layers, D, D, dtype=torch.float64, generator=generator)
 
 
-def model_of(score, loops):
-    model = restricted(d=D, loops=loops, layers=score.shape[0]).build().double()
-    model.put(score=score)
-    return model
-
-
-@pytest.mark.parametrize("layers", [1, 4])
-def test_fast_path_is_the_models_own_forward(layers):
-    """Predictions in the d-dimensional space against attention over all tokens, models of several depths."""
-    task = IsotropicRegression(d=D, centres=(1.0, 3.0), half=0.5)
-    prompt = task.sample(batch=12, n=N + 1, generator=torch.Generator().manual_seed(1)).to(torch.float64)
-    depths, score = [4, 3, 1], scores(3, layers)
-    s, w = prompt.truth["s"].double(), prompt.truth["w"].double()
-    # labels again, in float64
-    prompt = Prompt(prompt.xs, torch.einsum("bnd,bd->bn", prompt.xs, w))
-    z = prompt.xs[:, :-1] / s.sqrt()[:, None, None]
-    left = losses.residual(score, depths, to_last((z.mT @ z / N)[None]), s[None], w.T[None])
-    fast = torch.einsum("bd,mdb->mb", prompt.xs[:, -1], w.T - left)
-    for index, loops in enumerate(depths):
-        forward = model_of(score[index], loops).predict(prompt)[:, 0]
-        torch.testing.assert_close(fast[index], forward, rtol=1e-10, atol=1e-10)
-
-
-def test_fast_gradients_are_the_models_own():
-    covariance = wishart(9, N, D, torch.Generator().manual_seed(0)).double()
-    score = scores(2, 3).requires_grad_()
-    w = torch.randn(9, D, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    scale = torch.rand(2, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(2)) + 1
-    fast = torch.autograd.grad(
-        losses.sampled_loss(score, [3, 2], to_last(covariance[None]), scale, w.T[None]).sum(), score
-    )[0]
-    total = torch.zeros((), dtype=torch.float64)
-    for index, layers in enumerate([3, 2]):
-        e = w
-        for t in range(layers):
-            e = e - scale[index, :, None] * torch.einsum("bd,bde,ef->bf", e, covariance, score[index, t])
-        total = total + e.square().sum(-1).mean() / D
-    slow = torch.autograd.grad(total, score)[0]
-    torch.testing.assert_close(fast, slow, rtol=1e-10, atol=1e-12)
-    assert torch.equal(fast[1, 2], torch.zeros(D, D, dtype=torch.float64))
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_closed_form_is_the_loss_on_whitened_prompts(layers):
-    """Lemma 4: prompts with XX'/n = s I; the error is bilinear, so w and x_q along the axes give the expectation."""
-    score, loops = scores(1, layers), 3
-    for s in (0.7, 2.0, 5.0):
-        task = IsotropicRegression(d=D, centres=(s,), half=0.0, exact=True)
-        xs = task.sample(batch=1, n=N + 1, generator=torch.Generator().manual_seed(3)).xs.double()[:, :-1]
-        values, vectors = torch.linalg.eigh(xs.mT @ xs / N)
-        xs = xs @ (vectors / values.sqrt()[:, None] @ vectors.mT) * math.sqrt(s)  # the sampler whitens to float32
-        total = 0.0
-        for i in range(D):
-            for j in range(D):
-                w, query = torch.eye(D).double()[i] / math.sqrt(s), torch.eye(D).double()[j] * math.sqrt(s)
-                pairs = torch.cat([xs, query[None, None]], 1)
-                basis = Prompt(pairs, pairs @ w)
-                total += float(model_of(score[0], loops).predict(basis)[0, 0] - basis.ys[0, -1]) ** 2
-        closed = losses.exact_loss(score, [loops], torch.tensor([[s]], dtype=torch.float64))
-        assert float(closed) == pytest.approx(total / D, rel=1e-10)
-        root = math.sqrt(s) * torch.eye(D, dtype=torch.float64)[None]
-        assert float(losses.anisotropic_loss(score, [loops], root)) == pytest.approx(total / D, rel=1e-10)
-        ones = torch.full((1, 1), s, dtype=torch.float64)
-        eye = torch.eye(D, dtype=torch.float64)[None]
-        assert float(losses.covariance_loss(score, [loops], eye, ones)) == pytest.approx(total / D, rel=1e-10)
-
-
-def test_covariance_loss_is_the_mean_over_weights():
-    score, covariance = scores(2, 2), wishart(5, N, D, torch.Generator().manual_seed(0)).double()
-    scale = torch.full((1, 5), 1.7, dtype=torch.float64)
-    axes = torch.eye(D, dtype=torch.float64)
-    left = [
-        losses.residual(score, [2, 1], to_last(covariance[None]), scale, axis[None, :, None].expand(1, D, 5))
-        for axis in axes
-    ]
-    total = losses.covariance_loss(score, [2, 1], covariance, scale)
-    torch.testing.assert_close(total, torch.stack(left).square().sum((0, 2)) / D, rtol=1e-10, atol=1e-12)
-
-
-def test_depths_must_descend():
-    with pytest.raises(ValueError, match="deepest first"):
-        losses.exact_loss(scores(2, 3), [1, 3], torch.ones(1, 1, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("half", [0.0, 0.2, 0.6])
 def test_windows_integrate_polynomials_over_the_union(half):
     centres = (1.0, 2.0, 4.0)
@@ -129,37 +43,6 @@ def test_windows_integrate_polynomials_over_the_union(half):
         assert float((weights * points**power).sum()) == pytest.approx(
             float(sampled.double().pow(power).mean()), rel=0.02
         )
-
-
-def test_best_rates_against_least_squares():
-    """The optimum over all polynomials with p(0) = 1, by NumPy, and over one rate, by SciPy."""
-    points, weights = nodes = best.interval(1, 8, nodes=20)
-    x, root = points.numpy(), weights.numpy() ** 0.5
-    for layers in (1, 3, 5):
-        powers = np.stack([x**k for k in range(1, layers + 1)], 1) * root[:, None]
-        solution = np.linalg.lstsq(powers, -root, rcond=None)[0]
-        expected = float(((root + powers @ solution) ** 2).sum())
-        assert best.loss_of(best.best_rates(nodes, layers), nodes) == pytest.approx(expected, rel=1e-6)
-
-        def one_rate(a: float, power: int = 2 * layers) -> float:
-            return float((root**2 * (1 - a * x) ** power).sum())
-
-        optimum = scipy.optimize.minimize_scalar(one_rate, bounds=(0, 1))
-        rate = best.best_rate(nodes, layers)
-        assert best.loss_of(torch.full((layers,), rate, dtype=torch.float64), nodes) == pytest.approx(
-            optimum.fun, rel=1e-6
-        )
-    few = mixture(2).nodes(3)
-    assert best.loss_of(best.best_rates(few, 4), few) < 1e-25
-
-
-def test_compressed_distributions_keep_their_moments():
-    values = torch.rand(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
-    points, weights = best.compress((values, torch.full_like(values, 1 / 5000)), 6)
-    assert len(points) == 6
-    for power in range(12):
-        assert float((weights * points**power).sum()) == pytest.approx(float(values.pow(power).mean()), rel=1e-10)
-    assert float((weights * points**14).sum()) != pytest.approx(float(values.pow(14).mean()), rel=1e-10)
 
 
 def test_rotations_are_orthogonal_and_spread():
@@ -223,9 +106,9 @@ def test_training_reaches_the_best_polynomial_in_the_exact_setting(kind, tmp_pat
     training = Training(steps=250, rate=0.05, halve=0.1, betas=(0.9, 0.99), clip=0.1, std=1e-2)
     models = Models(kind=kind, depths=(3,), windows=windows, covariance=covariance, training=training)
     members = [Member(depth=3, seed=seed, windows=windows) for seed in (0, 1)]
-    score = train(models, members, Context(scale="cpu", runs=tmp_path), lambda share: None)
+    score = train(models, members, Context(scale="cpu", runs=tmp_path))
     nodes = windows.nodes(4)
-    expected = best.loss_of(best_weights(kind, 3, nodes), nodes)
+    expected = loss_of(best_weights(kind, 3, nodes), nodes)
     assert expected * 0.999 < float(covariance.losses(score, members, [None]).min()) < 1.05 * expected
 
 

@@ -15,10 +15,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.functional.polynomials import chebyshev_roots, extremal_size
-from looped.papers.gatmiry24.best import best_rates, interval, loss_of
+from looped.functional.quadrature import best_rates, interval, loss_of
+from looped.models.restricted_loss import Scores, exact_loss
 from looped.papers.gatmiry24.covariances import Anisotropic, Exact
 from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
-from looped.papers.gatmiry24.losses import Scores, exact_loss
 from looped.papers.gatmiry24.training import EXACT, Member, spread
 from looped.studies import Axis, Cell, Learned, Panels, Study, Table, claim, curve
 from looped.studies.expressions import Quantity

@@ -7,18 +7,15 @@ lower, Adam's second moment forgets more slowly, and only outliers are clipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from looped.experiment import OptimizerConfig
+from looped.functional.quadrature import Nodes, interval
 from looped.functional.schedules import Schedule
-from looped.functional.streams import stream
-from looped.papers.gatmiry24.best import Nodes, interval
 from looped.studies import Context
 from looped.tasks.isotropic import merged
 from looped.training.clip import Clip
@@ -26,8 +23,6 @@ from looped.training.family import Family, Loss, family_folder, train_family
 
 Kind = Literal["looped", "multilayer"]
 KINDS: tuple[Kind, ...] = ("multilayer", "looped")
-Progress = Callable[[float], None]
-"""Called with the share that is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +57,7 @@ class Training:
     """Size of the first weights."""
 
     def train(
-        self,
-        family: Family,
-        loss: Loss,
-        *,
-        kind: Kind,
-        identity: Mapping[str, Any],
-        context: Context,
-        progress: Progress,
-        **data: Any,
+        self, family: Family, loss: Loss, *, kind: Kind, identity: Mapping[str, Any], context: Context, **data: Any
     ) -> Any:
         """The family after training; killed in the middle, it goes on. `data` is what `train_family` draws from."""
         identity = {**identity, "kind": kind, "device": context.device.type}
@@ -87,7 +74,7 @@ class Training:
             optimizer=adam,
             clip=Clip(norm=clip, over="matrix"),
             log_every=max(1, self.steps // 100),
-            progress=lambda done: progress(done / self.steps),
+            progress=lambda done: context.progress("", done / self.steps),
             graph=True,
             **data,
         )
@@ -145,9 +132,3 @@ class Member:
     """The distribution of s in training."""
     seed: int
     """Names its first weights."""
-
-
-def first_weights(members: Sequence[Member], shape: tuple[int, ...], std: float) -> Float[Tensor, "models ..."]:
-    """Normal weights, each member's named by its seed alone, in float64."""
-    seeds = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
-    return torch.stack([std * torch.randn(*shape, generator=seed, dtype=torch.float64) for seed in seeds])

@@ -1,7 +1,7 @@
-"""What the best weights of each kind could reach: polynomials in the sample covariance, without any training.
+"""Gauss's rules, interpolation, and the polynomials of least mean square, in float64.
 
-With A_t = a_t I the loss is E over eigenvalues of p(lambda)^2, p = prod_t (1 - a_t lambda): a multilayer model has any
-polynomial with p(0) = 1 and real roots, a looped one a power of one factor.
+A model of gatmiry24 with A_t = a_t I has the loss E over eigenvalues of p(lambda)^2, p = prod_t (1 - a_t lambda): a
+multilayer one has any polynomial with p(0) = 1 and real roots, a looped one a power of one factor.
 """
 
 from __future__ import annotations
@@ -80,3 +80,20 @@ def loss_of(rates: Float[Tensor, " layers"], nodes: Nodes) -> float:
     """E prod_t (1 - a_t lambda)^2."""
     points, weights = nodes
     return float((weights * (1 - rates[:, None] * points).prod(0).square()).sum())
+
+
+def chebyshev_nodes(count: int, low: float, high: float) -> Float[Tensor, " count"]:
+    """Places in [low, high] at which a polynomial is read, for `interpolate`; from high to low."""
+    angles = (2 * torch.arange(count, dtype=torch.float64) + 1) * (torch.pi / (2 * count))
+    return (low + high) / 2 + (high - low) / 2 * angles.cos()
+
+
+def interpolate(
+    nodes: Float[Tensor, " count"], values: Float[Tensor, "rows count"], at: Float[Tensor, "rows places"]
+) -> Float[Tensor, "rows places"]:
+    """The polynomials through (nodes, values) at other places, for `chebyshev_nodes`: the barycentric formula."""
+    index = torch.arange(len(nodes), dtype=nodes.dtype, device=nodes.device)
+    weights = (-1.0) ** index * ((2 * index + 1) * (torch.pi / (2 * len(nodes)))).sin()
+    gaps = at[..., None] - nodes
+    parts = weights / torch.where(gaps == 0, 1e-300, gaps)
+    return (parts * values[:, None]).sum(-1) / parts.sum(-1)

@@ -23,8 +23,8 @@ from torch.nn.functional import pad
 
 from looped.experiment import AdamW
 from looped.models.fast_losses.batch_last import to_last
-from looped.papers.gatmiry24.losses import exact_loss, residual
-from looped.papers.gatmiry24.training import Member, mixture
+from looped.models.fast_losses.restricted_loss import exact_loss, residual
+from looped.papers.gatmiry24.training import mixture
 from looped.prompt import Prompt
 from looped.tasks.isotropic import IsotropicRegression
 from looped.training.clip import Clip
@@ -46,7 +46,7 @@ def seconds(run: Callable[[], object], repeats: int) -> float:
 
 def as_one_batch(models: int, steps: int) -> float:
     """How many times faster `models` models train together than one after the other."""
-    s, weights = Member(depth=DEPTH, seed=0, **mixture(9)).nodes()
+    s, weights = mixture(9).nodes(DEPTH + 1)
     start = 1e-4 * torch.randn(models, DEPTH, D, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     adam = AdamW(learning_rate=0.01, betas=(0.99, 0.9))
 

@@ -18,7 +18,7 @@ def by_setting(label: str, old_label: str, old_places: str):
     def convert(data: dict[str, Any], study: Study, scale: str) -> Table:
         table, references = Table(), Table()
         for cell in study.cells(scale):
-            entry = data[cell["setting"]][cell["model"]]
+            entry = data[str(cell["setting"])][cell["model"]]
             index = data[old_label].index(cell[label])
             _add_seeds(table, cell, "loss", entry["loss"][index], data[old_places])
             best = {**cell, "model": f"best {cell['model']}"}

@@ -13,6 +13,7 @@ from looped.studies import (
     along,
     area,
     at,
+    average,
     best,
     claim,
     curve,
@@ -98,6 +99,18 @@ def test_labels_become_axes(table):
     assert seeds(along(last(), over="b").successive().largest(), table) == pytest.approx([0.25, 1.5])
 
 
+def test_an_average_is_one_number_with_an_interval_over_seeds(table):
+    for trial, value in enumerate([1.0, 2.0, 3.0, 2.0]):
+        table.add(Cell(n=16), "kappa", value, seed=trial)
+    value = average(curve("kappa", n=16)).value(table)
+    assert (value.by_seed, value.seeds) == ((2.0,), 4)
+    assert 1 < value.low < 2 < value.high < 3
+    # two averages go with each other end by end, not seed by seed
+    assert (average(curve("kappa", n=16)) / at(1, model="least squares")).value(table).by_seed == pytest.approx(
+        (2 / 0.3,)
+    )
+
+
 def test_what_is_not_there_or_not_one_cell_is_said(table):
     with pytest.raises(NotMeasured, match="no cell has"):
         at(1, b=99).value(table)
@@ -147,16 +160,19 @@ def test_models_that_have_not_learned_are_not_judged(table):
     assert "has error 0.6, needed 0.55" in judged.note
     assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
     assert verdict(at(1, b=50) <= 1, table, learned=Learned(best=0.3)).verdict == "holds"
+    assert "has error 0.9, needed 0.65" in verdict(at(1, b=50) <= 1, table, learned=Learned(at=1)).note
 
 
 def test_texts_are_made_from_the_expression(table):
     check = at(2, b=20) / at(2, b=12) <= 1.5
     published = [Published(what="k = 2", number=".0242", ours=at(2, b=20))]
     judged = judge(
-        claim("c", "s", check, remark="because", published=published),
+        claim("c", "s", check, remark="because", published=published, beside={"elsewhere": at(1, b=12)}),
         table, study="p.f", scale="paper", preview=False, learned=None,
     )  # fmt: skip
     assert judged.asked == "error by examples (b = 20) at 2 / error by examples (b = 12) at 2 at most 1.5"
     assert "mean of 2 seeds: 0.875 [0.25, 1.5]" in judged.note
     assert "k = 2: published .0242, here 0.2 [0.1, 0.3]" in judged.note
+    assert "; elsewhere: 0.6 [0.5, 0.7]; " in judged.note
     assert judged.note.endswith("because")
+    assert str((at(2, b=20) / at(2, b=12)) / last(b=20)).startswith("(error by examples (b = 20) at 2 over ")

@@ -86,8 +86,9 @@ FIG1 = Study(
         axis=Axis(x="loops T", y="squared error over the first", log=True, floor=FLOOR),
         colour="n",
         dash="model",
-        width=5.0,
-        height=3.2,
+        width=6.0,
+        height=3.6,
+        legend_columns=2,
     ),
     claims=(
         claim(

@@ -170,8 +170,8 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
         if members[0].seed is None:
             label = _line_text(panels, panels.reference or panels.line, cell)
             style = {"linestyle": DASHES[1 + references % (len(DASHES) - 1)]}
-            if cell.get(panels.colour or "") in colours:
-                style = {"color": f"C{colours.index(cell[panels.colour or '']) % 6}"}
+            if panels.colour is not None and cell.get(panels.colour) in colours:
+                style = {"color": f"C{colours.index(cell[panels.colour]) % 6}"}
             reference_line(ax, list(members[0].x), _finite(members[0].value), label, **style)
             references += 1
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,6 +41,10 @@ class Context:
         origin = run.provenance()
         facts = {key: origin.get(key) for key in ("commit", "device", "train_seconds")}
         self.trainings.append({"run": run.path.name, **facts})
+
+    def part(self, what: str, index: int, count: int) -> Context:
+        """The same for one of `count` parts of the study, whose progress goes from 0 to 1."""
+        return replace(self, progress=lambda _, share: self.progress(what, (index + share) / count))
 
     def training(self, share: float) -> dict[str, Any]:
         """Options of `train_variants`: where runs lie, where to compute, who records them, progress up to `share`."""

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.functional.polynomials import extremal_size
-from looped.papers.gatmiry24.best import best_rates, chebyshev_rates, interval, loss_of
+from looped.functional.polynomials import chebyshev_roots, extremal_size
+from looped.functional.quadrature import best_rates, interval, loss_of
+from looped.models.fast_losses.restricted_loss import Scores, exact_loss
 from looped.papers.gatmiry24.covariances import Anisotropic, Exact
 from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
-from looped.papers.gatmiry24.losses import Scores, exact_loss
 from looped.papers.gatmiry24.training import EXACT, Member, spread
 from looped.studies import Axis, Cell, Learned, Panels, Study, Table, claim, curve
 from looped.studies.expressions import Quantity
@@ -76,7 +76,7 @@ class LossesAndRates(LossCurves):
         nodes = interval(1, KAPPA, nodes=deepest + 1)
         weights = {
             BEST: lambda layers: best_rates(nodes, layers),
-            CHEBYSHEV: lambda layers: chebyshev_rates(layers, 1, KAPPA),
+            CHEBYSHEV: lambda layers: 1 / chebyshev_roots(layers, 1, KAPPA),
         }
         for name, rates_of in weights.items():
             table.add({"model": name}, "loss", [loss_of(rates_of(L), nodes) for L in depths], x=depths)

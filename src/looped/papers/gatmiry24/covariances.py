@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.quadrature import Nodes, chebyshev_nodes, compress, interpolate
 from looped.functional.streams import stream
 from looped.models.fast_losses.batch_last import to_last
-from looped.papers.gatmiry24.best import Nodes, compress
-from looped.papers.gatmiry24.losses import Scores, anisotropic_loss, covariance_loss, exact_loss, sampled_loss
+from looped.models.fast_losses.restricted_loss import Scores, anisotropic_loss, covariance_loss, exact_loss, sampled_loss
 from looped.papers.gatmiry24.training import Member
 from looped.training.family import Draw, Loss
 
@@ -148,7 +148,7 @@ class Sampled:
         The loss is a polynomial in s, read at Chebyshev nodes.
         """
         score, depths = score.double(), _depths(members)
-        points = _chebyshev_nodes(2 * depths[0] + 1).to(score)
+        points = chebyshev_nodes(2 * depths[0] + 1, *RANGE).to(score)
         values = torch.zeros(len(members), len(points), dtype=score.dtype, device=score.device)
         generator = torch.Generator(score.device).manual_seed(stream(self.prompt_seed, "tests"))
         blocks = max(1, self.tests // 512)
@@ -158,7 +158,7 @@ class Sampled:
                 values[:, index] += covariance_loss(score, depths, covariance, point.expand(1, len(covariance))).mean(1)
         values /= blocks
         rules = [_rule(members, score.device, half) for half in halves]
-        return torch.stack([(_interpolate(points, values, s) * weights).sum(-1) for s, weights in rules])
+        return torch.stack([(interpolate(points, values, s) * weights).sum(-1) for s, weights in rules])
 
     def spectrum(self, nodes: int) -> Nodes:
         """A rule for the eigenvalues of `tests` sample covariances in units of s, exact below degree 2 nodes."""
@@ -205,17 +205,3 @@ def _rule(members: Sequence[Member], device: torch.device, half: float | None) -
     for row, (points, shares) in enumerate(rules):
         s[row, : len(points)], weights[row, : len(points)] = points, shares
     return s.to(device), weights.to(device)
-
-
-def _chebyshev_nodes(count: int) -> Tensor:
-    angles = (2 * torch.arange(count, dtype=torch.float64) + 1) * (torch.pi / (2 * count))
-    return (RANGE[0] + RANGE[1]) / 2 + (RANGE[1] - RANGE[0]) / 2 * angles.cos()
-
-
-def _interpolate(points: Tensor, values: Tensor, at: Tensor) -> Tensor:
-    """The polynomial through (points, values) at other points, model by model: the barycentric formula."""
-    index = torch.arange(len(points), dtype=points.dtype, device=points.device)
-    weights = (-1.0) ** index * ((2 * index + 1) * (torch.pi / (2 * len(points)))).sin()
-    gaps = at[..., None] - points
-    parts = weights / torch.where(gaps == 0, 1e-300, gaps)
-    return (parts * values[:, None]).sum(-1) / parts.sum(-1)

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from looped.config import encode
-from looped.papers.gatmiry24.best import Nodes, best_rate, best_rates, loss_of, product
+from looped.functional.quadrature import Nodes, best_rate, best_rates, loss_of, product
+from looped.functional.streams import stream
+from looped.models.fast_losses.restricted_loss import Scores
 from looped.papers.gatmiry24.covariances import Covariance
-from looped.papers.gatmiry24.losses import Scores
-from looped.papers.gatmiry24.training import Kind, Member, Progress, Training, Windows, first_weights
+from looped.papers.gatmiry24.training import Kind, Member, Training, Windows
 from looped.studies import Axis, Cell, Context, Table
 
 
-def log_loss(x: str, y: str = "test loss (predicting zero = 1)") -> Axis:
+def log_loss(x: str, y: str = "test loss (predicting zero = 1)", *, places: bool = True) -> Axis:
     """Losses on a logarithmic axis."""
-    return Axis(x=x, y=y, log=True, floor=1e-8, places=True)
+    return Axis(x=x, y=y, log=True, floor=None if places else 1e-8, places=places)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +57,14 @@ class LossCurves:
         for cell, models in cells.items():
             families.setdefault(replace(models, windows=Windows()), {})[cell] = models
         for index, (shared, family) in enumerate(families.items()):
-
-            def progress(share: float, index: int = index, what: str = str(next(iter(family)))) -> None:
-                context.progress(what, (index + share) / len(families))
-
             members = [
                 Member(depth=depth, windows=models.windows, seed=seed)
                 for depth in sorted(shared.depths, reverse=True)
                 for models in family.values()
                 for seed in range(self.seeds)
             ]
-            self.add_trained(table, family, members, train(shared, members, context, progress))
+            part = context.part(str(next(iter(family))), index, len(families))
+            self.add_trained(table, family, members, train(shared, members, part))
         self.add_references(table, cells)
         return table
 
@@ -105,17 +103,18 @@ def best_weights(kind: Kind, depth: int, nodes: Nodes) -> Tensor:
     return torch.full((depth,), best_rate(nodes, depth)).double()
 
 
-def train(shared: Models, members: Sequence[Member], context: Context, progress: Progress) -> Scores:
+def train(shared: Models, members: Sequence[Member], context: Context) -> Scores:
     """The weights of all members, which come deepest first, trained as one batch of models."""
     covariance, training, layers = shared.covariance, shared.training, members[0].depth
     shape = (1 if shared.kind == "looped" else layers, covariance.d, covariance.d)
-    start = first_weights(members, shape, training.std).to(context.device, covariance.dtype)
+    # named by its seed alone, a member starts alike in every family
+    generators = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
+    first = [training.std * torch.randn(*shape, generator=seed, dtype=torch.float64) for seed in generators]
     family = training.train(
-        {"score": start},
+        {"score": torch.stack(first).to(context.device, covariance.dtype)},
         **covariance.objective(members, context.device)._asdict(),
         kind=shared.kind,
         identity={"covariance": encode(covariance), "members": encode(members), "std": training.std},
         context=context,
-        progress=progress,
     )
     return family["score"]

@@ -55,12 +55,17 @@ def needed(setting: str, model: str) -> Quantity:
     return loops_to(SOLVED[setting], of="loss", interpolate=True, setting=setting, model=model)
 
 
+def rise(setting: str, model: str) -> Quantity:
+    """The least factor by which the depth needed rises from one kappa to the next."""
+    return along(needed(setting, model), "kappa").successive().least()
+
+
 def loops_for_layers(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
     """Loops needed over layers needed, worst over kappa."""
     return worst(needed(setting, looped) / needed(setting, multilayer), over="kappa")
 
 
-def most_diverse(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
+def widest_range(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
     """Looped over multilayer loss at the largest kappa and depth."""
     labels = {"of": "loss", "setting": setting, "kappa": max}
     return last(model=looped, **labels) / last(model=multilayer, **labels)
@@ -71,25 +76,28 @@ def more_with_kappa(kind: Kind, what: str, setting: str) -> Claim:
     return claim(
         f"{setting}.more_with_kappa",
         f"The larger kappa, the more {what} are needed for a small loss (Section 5, Figure 1); {setting}.",
-        along(needed(setting, kind), "kappa").successive().least() > 1,
-        beside={"with the best weights": along(needed(setting, BEST[kind]), "kappa").successive().least()},
+        rise(setting, kind) > 1,
+        beside={"with the best weights": rise(setting, BEST[kind])},
     )
 
+
+FIG1_PANELS = Panels(
+    y="loss",
+    axis=log_loss("layers L"),
+    column="setting",
+    colour="kappa",
+    line="κ = {kappa}",
+    reference="best possible",
+    share_y=False,
+    width=3.6,
+)
 
 FIG1A = Study(
     name="gatmiry24.fig1a",
     title="Test loss against layers for three ranges of covariances, multilayer",
     cells=lambda scale: by_depth(scale, ("multilayer",)),
     measure=lambda scale: LossCurves(seeds=2),
-    panels=Panels(
-        y="loss",
-        axis=log_loss("layers L"),
-        column="setting",
-        colour="kappa",
-        line="κ = {kappa}",
-        reference="best possible",
-        width=3.6,
-    ),
+    panels=FIG1_PANELS,
     learned=Learned(of="loss"),
     claims=tuple(more_with_kappa("multilayer", "layers", setting) for setting in SETTINGS),
 )
@@ -99,16 +107,12 @@ FIG1B = Study(
     title="Test loss against loops for three ranges of covariances, looped",
     cells=by_depth,
     measure=lambda scale: LossCurves(seeds=2),
-    panels=Panels(
-        y="loss",
+    panels=replace(
+        FIG1_PANELS,
         axis=log_loss("loops L, or layers"),
-        column="setting",
-        colour="kappa",
         dash="model",
         only={"model": ("looped", "multilayer", BEST["looped"])},
         line="{model}, κ = {kappa}",
-        reference="best possible, looped",
-        width=3.6,
     ),
     learned=Learned(of="loss"),
     claims=(
@@ -126,8 +130,8 @@ FIG1B = Study(
             claim(
                 f"{setting}.competitive",
                 f"L loops are very competitive with L layers even in the most diverse setting (Section 5); {setting}.",
-                most_diverse(setting) <= 2,
-                beside={"with the best weights": most_diverse(setting, **BEST)},
+                widest_range(setting) <= 2,
+                beside={"with the best weights": widest_range(setting, **BEST)},
             )
             for setting in SETTINGS
         ),
@@ -182,12 +186,13 @@ FIG2 = Study(
     measure=WINDOW_LOSSES.__getitem__,
     panels=Panels(
         y="loss",
-        axis=log_loss("half-width w of the test windows"),
+        axis=log_loss("half-width w", places=False),
         row="setting",
         column="k",
         colour="model",
         line="{model}",
         reference="{model} weights for w = 0",
+        share_y=False,
     ),
     learned=Learned(of="loss", at=0.0),
     claims=(

@@ -22,7 +22,7 @@ from looped.models.kernel_transformer import KernelTransformerConfig, restricted
 from looped.papers.gatmiry24.covariances import rotated
 from looped.papers.gatmiry24.families import log_loss
 from looped.papers.gatmiry24.figures import WIDEST, growth_ratio
-from looped.papers.gatmiry24.training import KINDS, Kind, Progress, Training, mixture
+from looped.papers.gatmiry24.training import KINDS, Kind, Training, mixture
 from looped.prompt import Prompt
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, at, claim
 from looped.training.family import build_family
@@ -86,11 +86,7 @@ class LossesByWindow:
         """Train a family for each cell, one model for each seed, and test all on every window."""
         table = Table()
         for index, (cell, form) in enumerate(cells.items()):
-
-            def progress(share: float, index: int = index, what: str = str(cell)) -> None:
-                context.progress(what, (index + share) / len(cells))
-
-            family = train(form, self.seeds, context, progress)
+            family = train(form, self.seeds, context.part(str(cell), index, len(cells)))
             losses = torch.stack([self.losses(family, form, half, context.device) for half in self.halves], 1)
             for seed, values in enumerate(losses.tolist()):
                 table.add(cell, "loss", values, x=self.halves, seed=seed)
@@ -105,7 +101,7 @@ class LossesByWindow:
         return torch.stack([squared_error(family, batch) for batch in batches]).mean(0)
 
 
-def train(form: Form, seeds: int, context: Context, progress: Progress) -> Any:
+def train(form: Form, seeds: int, context: Context) -> Any:
     """One model for each seed, each trained on its own prompts."""
     generator = torch.Generator(context.device).manual_seed(stream(0, "prompts"))
 
@@ -119,7 +115,6 @@ def train(form: Form, seeds: int, context: Context, progress: Progress) -> Any:
         kind=form.kind,
         identity={"form": encode(form), "seeds": seeds},
         context=context,
-        progress=progress,
         draw=draw,
         generators=[generator],
     )
@@ -172,7 +167,7 @@ BEYOND_FORMS = Study(
     title="Figure 2's question with ReLU attention, the unrestricted form and anisotropic covariances, exact setting",
     cells=cells,
     measure=MEASURES.__getitem__,
-    panels=Panels(y="loss", axis=log_loss("half-width w"), column="form", colour="model", line="{model}"),
+    panels=Panels(y="loss", axis=log_loss("half-width w"), column="form", colour="model", share_y=False),
     learned=Learned(of="loss", at=0.0, best=0.0),
     claims=tuple(
         claim(

@@ -7,26 +7,22 @@ lower, Adam's second moment forgets more slowly, and only outliers are clipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from looped.experiment import AdamW
+from looped.functional.quadrature import Nodes, interval
 from looped.functional.schedules import Schedule
-from looped.functional.streams import stream
-from looped.papers.gatmiry24.best import Nodes, windows
 from looped.studies import Context
+from looped.tasks.isotropic import merged
 from looped.training.clip import Clip
 from looped.training.family import Family, Loss, family_folder, train_family
 
 Kind = Literal["looped", "multilayer"]
 KINDS: tuple[Kind, ...] = ("multilayer", "looped")
-Progress = Callable[[float], None]
-"""Called with the share that is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,15 +57,7 @@ class Training:
     """Size of the first weights."""
 
     def train(
-        self,
-        family: Family,
-        loss: Loss,
-        *,
-        kind: Kind,
-        identity: Mapping[str, Any],
-        context: Context,
-        progress: Progress,
-        **data: Any,
+        self, family: Family, loss: Loss, *, kind: Kind, identity: Mapping[str, Any], context: Context, **data: Any
     ) -> Any:
         """The family after training; killed in the middle, it goes on. `data` is what `train_family` draws from."""
         identity = {**identity, "kind": kind, "device": context.device.type}
@@ -84,7 +72,7 @@ class Training:
             optimizer=adam,
             clip=Clip(norm=clip, over="matrix"),
             log_every=max(1, self.steps // 100),
-            progress=lambda done: progress(done / self.steps),
+            progress=lambda done: context.progress("", done / self.steps),
             graph=True,
             **data,
         )
@@ -102,7 +90,7 @@ SAMPLED = {"smoke": replace(NOISY, steps=10, rate=0.02), "cpu": NOISY, "paper": 
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """A distribution of s: uniform on the union of windows around some centres."""
+    """A distribution of s: uniform on the union of windows around some centres. Ref: gatmiry24, Section 5."""
 
     centres: tuple[float, ...] = ()
     """Where the windows lie."""
@@ -111,7 +99,15 @@ class Windows:
 
     def nodes(self, nodes: int, half: float | None = None) -> Nodes:
         """A rule that is exact for polynomials in s below degree 2 nodes, for windows of another width too."""
-        return windows(self.centres, self.half if half is None else half, nodes=nodes)
+        half = self.half if half is None else half
+        if half == 0:
+            points = torch.tensor(sorted(self.centres), dtype=torch.float64)
+            return points, torch.full_like(points, 1 / len(points))
+        parts = merged(self.centres, half)
+        rules = [interval(low, high, nodes=nodes) for low, high in parts]
+        total = sum(high - low for low, high in parts)
+        shares = [weights * ((high - low) / total) for (_, weights), (low, high) in zip(rules, parts, strict=True)]
+        return torch.cat([points for points, _ in rules]), torch.cat(shares)
 
 
 def spread(high: float) -> Windows:
@@ -134,9 +130,3 @@ class Member:
     """The distribution of s in training."""
     seed: int
     """Names its first weights."""
-
-
-def first_weights(members: Sequence[Member], shape: tuple[int, ...], std: float) -> Float[Tensor, "models ..."]:
-    """Normal weights, each member's named by its seed alone, in float64."""
-    seeds = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
-    return torch.stack([std * torch.randn(*shape, generator=seed, dtype=torch.float64) for seed in seeds])

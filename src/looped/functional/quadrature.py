@@ -1,40 +1,17 @@
-"""What the best weights of each kind could reach: polynomials in the sample covariance, without any training.
+"""Gauss's rules, interpolation, and the polynomials of least mean square, in float64.
 
-With A_t = a_t I the loss is E over eigenvalues of p(lambda)^2, p = prod_t (1 - a_t lambda): a multilayer model has any
-polynomial with p(0) = 1 and real roots, a looped one a power of one factor.
+A model of gatmiry24 with A_t = a_t I has the loss E over eigenvalues of p(lambda)^2, p = prod_t (1 - a_t lambda): a
+multilayer one has any polynomial with p(0) = 1 and real roots, a looped one a power of one factor.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.functional.polynomials import chebyshev_roots
-from looped.tasks.isotropic import merged
-
 Nodes = tuple[Tensor, Tensor]
 """Points and their weights, which sum to 1: a distribution of eigenvalues, or a quadrature rule of one."""
-
-
-def windows(centres: Sequence[float], half: float, *, nodes: int) -> Nodes:
-    """A rule for the uniform distribution on the union of windows, exact for polynomials below degree 2 nodes.
-
-        Unif(union of [s_i - half, s_i + half]);  half = 0 is the uniform distribution on the s_i
-
-    Ref: gatmiry24, Section 5.
-    """
-    if half == 0:
-        points = torch.tensor(sorted(centres), dtype=torch.float64)
-        return points, torch.full_like(points, 1 / len(points))
-    parts = merged(tuple(centres), half)
-    rules = [interval(low, high, nodes=nodes) for low, high in parts]
-    total = sum(high - low for low, high in parts)
-    shares = [(high - low) / total for low, high in parts]
-    points = torch.cat([rule[0] for rule in rules])
-    return points, torch.cat([rule[1] * share for rule, share in zip(rules, shares, strict=True)])
 
 
 def interval(low: float, high: float, *, nodes: int) -> Nodes:
@@ -94,11 +71,6 @@ def best_rate(nodes: Nodes, loops: int) -> float:
     return (low + high) / 2
 
 
-def chebyshev_rates(layers: int, low: float, high: float) -> Float[Tensor, " layers"]:
-    """The rates of Theorem 2: one over the roots of the Chebyshev polynomial on [low, high]."""
-    return 1 / chebyshev_roots(layers, low, high)
-
-
 def product(left: Nodes, right: Nodes) -> Nodes:
     """The distribution of the product of two independent numbers."""
     return torch.outer(left[0], right[0]).flatten(), torch.outer(left[1], right[1]).flatten()
@@ -108,3 +80,20 @@ def loss_of(rates: Float[Tensor, " layers"], nodes: Nodes) -> float:
     """E prod_t (1 - a_t lambda)^2."""
     points, weights = nodes
     return float((weights * (1 - rates[:, None] * points).prod(0).square()).sum())
+
+
+def chebyshev_nodes(count: int, low: float, high: float) -> Float[Tensor, " count"]:
+    """Places in [low, high] at which a polynomial is read, for `interpolate`; from high to low."""
+    angles = (2 * torch.arange(count, dtype=torch.float64) + 1) * (torch.pi / (2 * count))
+    return (low + high) / 2 + (high - low) / 2 * angles.cos()
+
+
+def interpolate(
+    nodes: Float[Tensor, " count"], values: Float[Tensor, "rows count"], at: Float[Tensor, "rows places"]
+) -> Float[Tensor, "rows places"]:
+    """The polynomials through (nodes, values) at other places, for `chebyshev_nodes`: the barycentric formula."""
+    index = torch.arange(len(nodes), dtype=nodes.dtype, device=nodes.device)
+    weights = (-1.0) ** index * ((2 * index + 1) * (torch.pi / (2 * len(nodes)))).sin()
+    gaps = at[..., None] - nodes
+    parts = weights / torch.where(gaps == 0, 1e-300, gaps)
+    return (parts * values[:, None]).sum(-1) / parts.sum(-1)

@@ -11,6 +11,7 @@ import torch
 import looped
 from looped import DecoderConfig, Experiment, LinearRegression, TrainConfig
 from looped.baselines.linear import averaging, least_squares
+from looped.cli.output import interval_at
 from looped.config import parse_value
 from looped.constructions.gradient_descent import looped_descent
 from looped.evaluation.curves import Curve
@@ -107,8 +108,8 @@ def test_a_state_of_zeros_has_settled(prompt):
 
 def test_an_error_that_is_not_finite_is_said_in_words():
     curve = Curve(label="model", x=[1, 2], mean=[0.5, math.nan], low=[0.4, math.nan], high=[0.6, math.nan])
-    assert curve.text(1) == "0.5000 [0.4000, 0.6000]"
-    assert curve.text(2) == "not finite"
+    assert interval_at(curve, 1) == "0.5 [0.4, 0.6]"
+    assert interval_at(curve, 2) == "not finite"
 
 
 def test_brackets_without_end_are_text():

@@ -21,7 +21,7 @@ try:
     from looped.training.run import Run, load
     from looped.training.trainer import train
 except KeyboardInterrupt:
-    # the seconds before a command begins: torch is being imported; `python -m looped` has no name of its own until then
+    # Ctrl-C while the command still imports torch; `python -m looped` has not set sys.argv[0] by then
     if os.path.splitext(os.path.basename(sys.argv[0]))[0] != "looped" and "-m looped" not in " ".join(sys.orig_argv):
         raise
     sys.exit("looped: stopped.")
@@ -59,7 +59,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`InContextRegressor`, imported when it is asked for; not in `__all__`, since it needs scikit-learn."""
+    """Import `InContextRegressor` on first use; it is not in `__all__`, since it needs scikit-learn."""
     if name == "InContextRegressor":
         from looped.estimator import InContextRegressor
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command; Ctrl-C while its modules are still being imported is one line too, as it is later."""
+    """Run the command; Ctrl-C during its imports ends with one line, as it does later."""
     try:
         from looped.cli import main as run
     except KeyboardInterrupt:

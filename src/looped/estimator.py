@@ -1,4 +1,4 @@
-"""A model as a predictor with scikit-learn's interface: its examples are the training rows."""
+"""A model as a scikit-learn regressor: the training rows are the examples of its prompt."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ except ImportError:
 
 
 class InContextRegressor(RegressorMixin, BaseEstimator):
-    """Regression by a trained model that reads the training rows as its prompt; no weight is changed.
+    """Regression by a trained model that reads the training rows as its prompt; no weight changes.
 
-    `fit` stores the rows, without a gradient step; `predict` shows them to the model, then the row asked about. The
-    answers are as good as the functions that the model was trained on are like yours.
+    `fit` stores the rows, without a gradient step; `predict` shows them to the model, followed by the row to predict.
+    The answers are good where your function is like those that the model was trained on.
 
-    model: a kept model's name, a run folder, or a model. loops: as trained where None. standardize: give every column
-    mean 0 and variance 1, and y the variance that the model was trained with (1 where that is not known). batch: rows
-    answered at once. contexts: with more rows than the model takes, how many random subsets of them are shown, their
-    answers averaged. random_state: chooses the subsets; the same ones for every row asked about.
+    model: a kept model's name, a run folder, or a model. loops: None for as many as trained. standardize: give every
+    column mean 0 and variance 1, and y the variance that the model was trained with (1 if that is not known). batch:
+    rows answered at once. contexts: if there are more rows than the model takes, average its answers over this many
+    random subsets. random_state: draws the subsets, the same for every row to predict.
     """
 
-    @no_type_check  # scikit-learn wants anything taken here, and judged in `fit`
+    @no_type_check  # scikit-learn requires that anything is accepted here, and checked in `fit`
     def __init__(
         self,
         model: str | Path | LoopedModel = "yang24.linear",
@@ -62,7 +62,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
         self.contexts = contexts
 
     def fit(self, X: Any, y: Any) -> InContextRegressor:
-        """Store the examples as the model will read them."""
+        """Store the rows as the model will read them."""
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         for name, value in {"batch": self.batch, "contexts": self.contexts}.items():
             if value < 1:
@@ -82,7 +82,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
         self._mean, self._unit = 0.0, 1.0
         if self.standardize:
             self._mean, deviation = float(y.mean()), float(y.std())
-            # a constant y is answered by itself, whatever the model makes of labels that are all zero
+            # a constant y is predicted by itself, whatever the model answers to labels of zero
             constant = deviation <= 10 * np.finfo(np.float64).eps * abs(self._mean)
             trained = 1.0 if setup is None else setup.task.label_variance**0.5
             self._unit = 0.0 if constant else deviation / trained
@@ -92,10 +92,10 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The model's answer to every row, in the units of y."""
+        """The model's answers, in the units of y."""
         check_is_fitted(self)
         X = np.asarray(self._scaler.transform(validate_data(self, X, dtype=np.float64, reset=False)))
-        xs, ys, queries = (self._tensor(one) for one in (self._xs, self._ys, X))
+        xs, ys, queries = (self._tensor(values) for values in (self._xs, self._ys, X))
         total = np.zeros(len(X))
         for rows in self._subsets:
             answers = [self._answers(xs[rows], ys[rows], part) for part in queries.split(self.batch)]
@@ -109,13 +109,13 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
 
     @torch.no_grad()
     def _answers(self, xs: Tensor, ys: Tensor, queries: Tensor) -> Tensor:
-        """What the model says to each query after all examples."""
+        """The model's answer to every query after all examples."""
         if can_share_examples(self.model_):
             return answer_all(self.model_, xs, ys, queries, loops=self.loops)
         return self.model_(_prompt(xs, ys, queries), loops=self.loops)[-1][:, -1]
 
     def _opened(self) -> tuple[LoopedModel, Setup | None]:
-        """The model, loaded or copied, so that nobody else's is moved to another device; and what it was trained on."""
+        """The model and what it was trained on; a copy, so that the caller's model stays on its device."""
         if isinstance(self.model, LoopedModel):
             return copy.deepcopy(self.model).to(self.device).eval(), None
         if not isinstance(self.model, (str, Path)):
@@ -126,7 +126,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
         return run.model(self.device), run.setup
 
     def _drawn(self, n: int) -> list[np.ndarray]:
-        """The rows of each context: all of them, or random subsets of as many as the model takes, in their order."""
+        """The rows of every context: all of them, or random subsets as large as the model takes, in order."""
         most = self.max_examples_
         if most is None or n <= most:
             return [np.arange(n)]
@@ -136,28 +136,28 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
     def _tensor(self, values: np.ndarray) -> Tensor:
         """On the model's device, in its precision; missing features are zero."""
         weight = next(self.model_.parameters(), torch.empty(0, dtype=torch.float64))
-        found = torch.tensor(values, dtype=weight.dtype, device=self.device)
-        missing = _width(self.model_) - found.shape[-1] if found.ndim == 2 else 0
-        return torch.nn.functional.pad(found, (0, missing))
+        tensor = torch.tensor(values, dtype=weight.dtype, device=self.device)
+        missing = _width(self.model_) - tensor.shape[-1] if tensor.ndim == 2 else 0
+        return torch.nn.functional.pad(tensor, (0, missing))
 
 
 def _prompt(xs: Tensor, ys: Tensor, queries: Tensor) -> Prompt:
-    """A prompt for each query: all examples, then the query with a label of 0, which is not read."""
+    """A prompt for every query: all examples, then the query with a label of 0, which is not read."""
     count = len(queries)
-    each = torch.cat([xs.expand(count, -1, -1), queries[:, None]], 1)
-    return Prompt(each, torch.cat([ys.expand(count, -1), ys.new_zeros(count, 1)], 1))
+    all_xs = torch.cat([xs.expand(count, -1, -1), queries[:, None]], 1)
+    return Prompt(all_xs, torch.cat([ys.expand(count, -1), ys.new_zeros(count, 1)], 1))
 
 
 def _width(model: LoopedModel) -> int:
     """The dimension of x that a model reads."""
     d = getattr(model.config, "d", None)
     if not isinstance(d, int):
-        raise ValueError(f"{type(model).__name__} does not say what x it reads. Give its config a field `d`.")
+        raise ValueError(f"the config of {type(model).__name__} does not say how many features it reads. Add `d`.")
     return d
 
 
 def _check_model(model: LoopedModel) -> None:
-    """Refuse what does not answer with one number from the pairs before it, seen on a prompt of zeros."""
+    """Refuse a model that does not answer each query with one number; measured on a prompt of zeros."""
     weight = next(model.parameters(), torch.empty(0, dtype=torch.float64))
     zeros = torch.zeros(2, _width(model), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
@@ -171,7 +171,7 @@ def _check_model(model: LoopedModel) -> None:
 
 
 def _max_examples(model: LoopedModel, setup: Setup | None) -> int | None:
-    """The most examples before a query: those it was trained on, or has positions for; None for any number."""
+    """The most examples before a query: as many as in training, or as it has positions for; None: any number."""
     return min(_limits(model, setup), default=None)
 
 

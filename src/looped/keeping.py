@@ -1,4 +1,4 @@
-"""Make a kept model of a finished run: the weights an evaluation reads, and the numbers it gave when it was kept."""
+"""Make a kept model of a finished run: its weights, and the errors it had when it was kept."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from looped.training.kept import is_kept
 from looped.training.provenance import provenance
 from looped.training.run import Run
 
-MOST_BYTES = 15_000_000
-"""Largest file that is kept."""
-MOST_LINES = 500
-"""Most lines of the metrics that are kept."""
+MAX_BYTES = 15_000_000
+"""The largest size of a weights file."""
+MAX_LINES = 500
+"""How many lines of the metrics a kept model has at most."""
 CHECK_PROMPTS, CHECK_SEED = 128, 20_240
-"""The few prompts on which CI judges a kept model again."""
+"""The few prompts on which tests judge a kept model again."""
 LEVEL = 0.9
 """Level of the intervals."""
 
@@ -50,11 +50,12 @@ def keep(
     device: torch.device | str = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
 ) -> Path:
-    """Write OUT/NAME from a finished run and record its errors there; the folder is there whole or not at all.
+    """Write OUT/NAME from a finished run and record its errors there; the folder is written whole or not at all.
 
-    Recorded on `prompts` fresh prompts of `points` pairs: the error by examples after the trained loops b and after 2b,
-    and by loops up to `loops` (2b), each with a 90% interval; and the few numbers of `check`. With `best` the weights
-    are those of the lowest logged loss; unless they are the last ones, no figure takes them for the whole training.
+    The record is measured on `prompts` fresh prompts of `points` pairs: the error by examples after the trained loops b
+    and after 2b, and by loops up to `loops` (default 2b), all with 90% intervals; and the few numbers of `check`. With
+    `best` the weights are those of the lowest logged loss; unless these are the last ones, no figure uses the kept
+    model in place of the training.
     """
     named = name is not None
     name = name if named else run.setup.name
@@ -112,25 +113,25 @@ def record(
     """What kept.json holds: the curves, the check, and where and how they were measured."""
     started = time.monotonic()
     b, twice = model.config.loops, _twice(model)
-    how: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
+    options: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
     by_examples: dict[str, Any] = {}
-    most = max(twice, loops)
-    resolve_loops(b, None, most, min(prompts, check_prompts))
-    check_loops(most)
-    # what cannot be read at all is refused here, before a bar is shown
-    evaluate(model, task, loops=1, max_loops=1, **{**how, "prompts": 2})
+    last = max(twice, loops)
+    resolve_loops(b, None, last, min(prompts, check_prompts))
+    check_loops(last)
+    # a task that the model cannot read is refused here, before a bar is shown
+    evaluate(model, task, loops=1, max_loops=1, **{**options, "prompts": 2})
     by_loops: Curve | None = None
-    for one, far in {b: b, twice: most}.items():
-        progress(f"after {one} of {most} loops", 0.3 if by_examples else 0.0)
-        found = evaluate(model, task, loops=one, max_loops=far, **how)
-        by_examples[str(one)], by_loops = _numbers(found.by_examples[0]), found.by_loops
+    for count, max_loops in {b: b, twice: last}.items():
+        progress(f"after {count} of {last} loops", 0.3 if by_examples else 0.0)
+        result = evaluate(model, task, loops=count, max_loops=max_loops, **options)
+        by_examples[str(count)], by_loops = _numbers(result.by_examples[0]), result.by_loops
     progress("the check", 0.9)
     assert by_loops is not None
     return {
         "task": repr(task),
         "parameters": model.num_parameters,
         "trained_loops": b,
-        **{key: how[key] for key in ("points", "prompts", "seed", "level")},
+        **{key: options[key] for key in ("points", "prompts", "seed", "level")},
         "by_examples": by_examples,
         "by_loops": _numbers(by_loops, range(loops)),
         "check": check(model, task, points=points, prompts=check_prompts),
@@ -141,46 +142,45 @@ def record(
 def check(
     model: LoopedModel, task: Task, *, points: int, prompts: int = CHECK_PROMPTS, seed: int = CHECK_SEED
 ) -> dict[str, Any]:
-    """The error after the trained loops, where a quarter, half and all of the examples are seen.
+    """The error after the trained loops, with a quarter, half and all of the examples, in the model's precision.
 
-    It is judged in the model's own precision. `evaluate` draws on the CPU whatever the device, so that every machine
-    judges the same prompts.
+    `evaluate` draws on the CPU whatever the device, so that every machine judges the same prompts.
     """
     b = model.config.loops
-    how: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
-    [curve] = evaluate(model, task, loops=b, max_loops=b, **how).by_examples
+    options: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
+    [curve] = evaluate(model, task, loops=b, max_loops=b, **options).by_examples
     last = len(curve.x) - 1
-    found = _numbers(curve, sorted({round(share * last) for share in (0.25, 0.5, 1)}))
+    numbers = _numbers(curve, sorted({round(share * last) for share in (0.25, 0.5, 1)}))
     if not all(map(math.isfinite, curve.mean)):
         raise ValueError(f"the model's errors are not finite after its {b} loops: there is nothing to keep.")
-    return {"prompts": prompts, "seed": seed, "points": points, "loops": b, **found}
+    return {"prompts": prompts, "seed": seed, "points": points, "loops": b, **numbers}
 
 
-def recorded(path: Path) -> dict[str, Any]:
-    """What was recorded when a model was kept; damage is a ValueError that names the file."""
+def read_record(path: Path) -> dict[str, Any]:
+    """What was recorded when a model was kept; a damaged file is a ValueError that names it."""
     file = path / "kept.json"
-    found = read_json(file)
+    record = read_json(file)
     try:
-        whole = _is_whole(found)
+        whole = _is_whole(record)
     except (KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
         raise ValueError(f"{file} is damaged or of another version. Keep the model again: `looped keep`.")
-    return found
+    return record
 
 
-def _is_whole(found: Any) -> bool:
-    """Whether a record has its curves and facts; some damage is an error of Python's own."""
-    curves = [*found["by_examples"].values(), found["by_loops"], found["check"]]
-    sizes = [{len(curve[key]) for key in ("x", "mean", "low", "high")} for curve in curves]
-    counts = [found[key] for key in ("parameters", "trained_loops", "points", "prompts", "seed")]
+def _is_whole(record: Any) -> bool:
+    """Whether a record has its curves and facts; a damaged one may also raise a KeyError, TypeError, AttributeError."""
+    curves = [*record["by_examples"].values(), record["by_loops"], record["check"]]
+    lengths = [{len(curve[key]) for key in ("x", "mean", "low", "high")} for curve in curves]
+    counts = [record[key] for key in ("parameters", "trained_loops", "points", "prompts", "seed")]
     return (
-        all(len(one) == 1 and 0 not in one for one in sizes)
-        and all(type(one) is int for one in counts)
-        and all(one.isdigit() for one in found["by_examples"])
-        and str(found["trained_loops"]) in found["by_examples"]
-        and isinstance(found["task"], str)
-        and {"command", "commit", "device", "seconds"} <= found["provenance"].keys()
+        all(len(distinct) == 1 and 0 not in distinct for distinct in lengths)
+        and all(type(count) is int for count in counts)
+        and all(loops.isdigit() for loops in record["by_examples"])
+        and str(record["trained_loops"]) in record["by_examples"]
+        and isinstance(record["task"], str)
+        and {"command", "commit", "device", "seconds"} <= record["provenance"].keys()
         and all(
             isinstance(number, (int, float, type(None)))
             for curve in curves
@@ -192,18 +192,19 @@ def _is_whole(found: Any) -> bool:
 
 def summary(path: Path) -> dict[str, Any]:
     """A kept model in a few facts: the errors with half and all of the examples, and where it was trained."""
-    found, origin = recorded(path), read_json(path / "provenance.json")
+    facts, origin = read_record(path), read_json(path / "provenance.json")
     if not isinstance(origin, dict) or not isinstance(origin.get("train_seconds", 0), (int, float)):
-        raise ValueError(f"{path / 'provenance.json'} is damaged: it says no seconds. Restore it from a copy.")
+        file = path / "provenance.json"
+        raise ValueError(f"{file} is damaged: `train_seconds` must be a number. Restore it from a copy.")
     errors = [
         {"loops": int(loops), **{key: curve[key][at] for key in ("x", "mean", "low", "high")}}
-        for loops, curve in found["by_examples"].items()
+        for loops, curve in facts["by_examples"].items()
         for at in sorted({round((len(curve["x"]) - 1) / 2), len(curve["x"]) - 1})
     ]
     return {
-        "task": found["task"],
-        "parameters": found["parameters"],
-        "loops": found["trained_loops"],
+        "task": facts["task"],
+        "parameters": facts["parameters"],
+        "loops": facts["trained_loops"],
         "errors": errors,
         "device": origin.get("device"),
         "seconds": origin.get("train_seconds"),
@@ -214,18 +215,18 @@ def summary(path: Path) -> dict[str, Any]:
 def _check_target(target: Path, name: str, run: Run, again: bool, *, named: bool) -> None:
     if not is_plain(name) or name.startswith("."):
         raise ValueError(
-            f"a kept model's name has letters, digits, '.', '_' and '-', and begins with no '.'; got {name!r}."
+            f"a kept model's name has letters, digits, '.', '_' and '-', and does not begin with '.'; got {name!r}."
         )
     if target.exists() and not again:
-        raise ValueError(f"{target} is there already. Keep it under another `--name`, or replace it with `--again`.")
+        raise ValueError(f"{target} already exists. Keep it under another `--name`, or replace it with `--again`.")
     if target.exists() and not is_kept(target):
-        raise ValueError(f"{target} is no kept model, so it is not replaced. Remove it, or say another `--name`.")
+        raise ValueError(f"{target} is not a kept model, so it is not replaced. Remove it, or give another `--name`.")
     if target.exists() and not named and read_json(target / "config.json") != read_json(run.path / "config.json"):
-        raise ValueError(f"{target} is of another experiment. Say `--name {name}` to replace it all the same.")
+        raise ValueError(f"{target} is of another experiment. Give `--name {name}` to replace it all the same.")
 
 
 def _tidy(target: Path) -> None:
-    """Make the folder of the kept models; put away what an earlier `keep` of this name left when it was killed."""
+    """Make the folder of the kept models; clean up after an earlier `keep` of this name that was killed."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         for old in sorted(target.parent.glob(f".{target.name}.*.old")):
@@ -249,58 +250,60 @@ def _finished(run: Run) -> Checkpoint:
 
 
 def _weights(run: Run, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """What an evaluation reads, in float32 at least: the averaged weights where the run keeps them."""
-    found = checkpoint.part("average") or checkpoint.part("model")
-    kept = {f"model/{key}": _widened(one) for key, one in found.items()}
-    size = sum(one.numel() * one.element_size() for one in kept.values())
-    if size > MOST_BYTES:
+    """The weights that an evaluation reads, in float32 at least: the averaged ones if the run has them."""
+    tensors = checkpoint.part("average") or checkpoint.part("model")
+    weights = {f"model/{key}": _widened(tensor) for key, tensor in tensors.items()}
+    size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    if size > MAX_BYTES:
         raise ValueError(
-            f"the weights in {run.path} take {size / 1e6:.1f} MB; a kept file has at most {MOST_BYTES / 1e6:.0f} MB."
+            f"the weights in {run.path} take {size / 1e6:.1f} MB; a kept file has at most {MAX_BYTES / 1e6:.0f} MB."
         )
-    return kept
+    return weights
 
 
-def _widened(one: Tensor) -> Tensor:
-    """Half precision as float32; what is finer stays, since a construction may need all of float64."""
-    return one.to(torch.promote_types(one.dtype, torch.float32)) if one.is_floating_point() else one
+def _widened(tensor: Tensor) -> Tensor:
+    """Half precision as float32; float64 stays, since a construction may need it."""
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _origin(run: Run) -> dict[str, Any]:
-    found = run.provenance()
-    missing = [key for key in ("command", "commit", "device", "train_seconds") if key not in found]
+    origin = run.provenance()
+    missing = [key for key in ("command", "commit", "device", "train_seconds") if key not in origin]
     if missing:
-        raise ValueError(f"{run.path / 'provenance.json'} does not say the {missing[0]} of the training: it is needed.")
-    if found["commit"] is None:
+        raise ValueError(f"{run.path / 'provenance.json'} lacks the {missing[0]} of the training, which is needed.")
+    if origin["commit"] is None:
         log.warning(f"looped: {run.path} does not know the commit that trained it; set LOOPED_COMMIT where it trains.")
-    return found
+    return origin
 
 
 def _twice(model: LoopedModel) -> int:
-    """Twice the trained loops, where looping on means anything: not for layers of their own."""
+    """Twice the trained loops, or the trained loops where more have no meaning: layers with their own weights."""
     b = model.config.loops
     return 2 * b if model.steady and b > 1 else b
 
 
 def _thinned(text: bytes) -> bytes:
-    """At most `MOST_LINES` of the lines, spread evenly, the last among them."""
+    """At most `MAX_LINES` of the lines, evenly spaced, with the last one."""
     lines = [line for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
-    count = min(MOST_LINES, len(lines))
+    count = min(MAX_LINES, len(lines))
     return b"".join(lines[len(lines) - 1 - index * len(lines) // count] for index in reversed(range(count)))
 
 
 def _numbers(curve: Curve, places: Any = None) -> dict[str, Any]:
-    """A curve as JSON data, at all its places or some."""
+    """A curve as JSON data, at all or some of its places."""
     at = range(len(curve.x)) if places is None else places
     return finite({key: [getattr(curve, key)[index] for index in at] for key in ("x", "mean", "low", "high")})
 
 
-def _put(made: Path, target: Path) -> None:
-    """Rename a folder that is complete to its name; one that is there already steps aside first, and then goes."""
-    old = made.with_suffix(".old")
+def _put(complete: Path, target: Path) -> None:
+    """Rename a complete folder to its name; an older one of that name is moved aside first, then removed."""
+    old = complete.with_suffix(".old")
     if target.exists():
         os.rename(target, old)
     try:
-        os.rename(made, target)
+        os.rename(complete, target)
     except OSError:
         if old.exists():
             os.rename(old, target)

@@ -116,13 +116,19 @@ def test_train_prints_one_json_document(call, tmp_path):
     assert again == told
 
 
-def test_messages_go_to_standard_error_and_quiet_has_none(call, tmp_path):
+def test_results_go_to_standard_output_and_progress_to_standard_error(call, tmp_path):
     code, out, error = call("train", *SMOKE, "--out", tmp_path)
-    assert (code, out) == (0, "")
-    assert "after 3 steps" in error
+    (folder,) = tmp_path.iterdir()
+    assert code == 0
+    assert out.startswith(f"{folder}: loss ")
+    assert out.endswith("after 3 steps.\n")
     assert "looped evaluate" in error
     assert "3/3" in error
-    (folder,) = tmp_path.iterdir()
+    code, out, error = call("evaluate", folder, "--prompts", 4)
+    assert code == 0
+    assert "least squares" in out
+    assert all(len(line) > 80 for line in out.splitlines() if "averaging" in line), "a table in a file is not wrapped"
+    assert error.startswith("Saved in ")
     for arguments in (["train", *SMOKE, "--out", tmp_path], ["evaluate", folder, "--prompts", 4]):
         assert call(*arguments, "--quiet") == (0, "", "")
 
@@ -244,10 +250,10 @@ def test_import_makes_a_run_that_predicts(call, tmp_path, nested, generator):
 def test_import_says_how_the_file_was_taken(call, tmp_path):
     torch.save(published(layers=2), tmp_path / "state.pt")
     file = tmp_path / "state.pt"
-    _, _, error = call("import", file, "--out", tmp_path / "a", "--heads", 2)
-    assert "unlooped, 2 layer(s)" in error
-    _, _, error = call("import", file, "--out", tmp_path / "b", "--heads", 2, "--loops", 3, "--inject", "none")
-    assert "3 loops of 2 layer(s), injection none" in error
+    _, out, _ = call("import", file, "--out", tmp_path / "a", "--heads", 2)
+    assert "unlooped, 2 layer(s)" in out
+    _, out, _ = call("import", file, "--out", tmp_path / "b", "--heads", 2, "--loops", 3, "--inject", "none")
+    assert "3 loops of 2 layer(s), injection none" in out
     assert load(tmp_path / "b").config.inject == "none"
 
 

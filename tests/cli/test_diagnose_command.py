@@ -44,9 +44,9 @@ def test_diagnose_prints_and_saves(run, capsys):
     assert printed["radius"]["median"] > 0
     assert (run / "diagnose.png").read_bytes().startswith(b"\x89PNG")
     assert call("diagnose", run, "--prompts", 8, "--loops", 5) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert "spectral radius" in said
-    assert "diagnose.png" in said
+    out, error = capsys.readouterr()
+    assert "spectral radius" in out
+    assert "diagnose.png" in error
     assert call("diagnose", run, "--prompts", 8, "--quiet") == 0
     assert capsys.readouterr() == ("", "")
 

@@ -34,15 +34,15 @@ def test_identify_prints_and_saves(run, capsys):
     assert [(one["algorithm"], one["steps"]) for one in best] == [("gradient descent", 1), ("gradient descent", 2)]
     assert all(one["distance"] < 1e-6 for one in best)
     assert call("identify", run, "--points", 7, "--prompts", 16, "--loops", 1) == 0
-    shown = capsys.readouterr().err
+    shown = capsys.readouterr().out
     assert "gradient descent" in shown
-    assert "steps searched: 1 to 1\n" in shown
+    assert "steps searched: 1 to 1 " in shown
 
 
 def test_steps_beyond_the_first_are_found_and_the_table_says_which_were_searched(run, capsys, monkeypatch):
     monkeypatch.setattr("looped.evaluation.identify.FIRST", 1)
     assert call("identify", run, "--points", 7, "--prompts", 16) == 0
-    assert "steps searched: 1 to 1, and from 4 below the loop's number up to it" in capsys.readouterr().err
+    assert "steps searched: 1 to 1, and from 4 below the loop's number up to it" in capsys.readouterr().out
     loops = json.loads((run / "identify.json").read_text())["loops"]
     assert [(loop["searched"], loop["best"]["steps"]) for loop in loops] == [([1], 1), ([1, 2], 2)]
 

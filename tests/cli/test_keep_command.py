@@ -59,8 +59,8 @@ def test_keep_prints_what_it_recorded(call, run, tmp_path):
         key: json.loads((tmp_path / "mine" / "kept.json").read_text())[key] for key in ("check", "by_examples")
     }
     code, out, error = call("keep", run, "--out", tmp_path, *FEW)
-    assert (code, out) == (0, "")
-    assert f"{tmp_path / 'yang24.linear'}: LinearRegression(d=3" in error
+    assert code == 0
+    assert out.startswith(f"{tmp_path / 'yang24.linear'}: LinearRegression(d=3")
     assert call("keep", run, "--out", tmp_path, *FEW, "--again", "--quiet") == (0, "", "")
 
 
@@ -98,7 +98,7 @@ def test_keep_that_is_stopped_leaves_no_folder(call, run, tmp_path, monkeypatch)
 
 def test_keep_refuses_what_is_there_and_what_is_no_run(refused, run, store):
     before = files(store)
-    assert "yang24.linear is there already" in refused("keep", run, "--out", store, *FEW)
+    assert "yang24.linear already exists" in refused("keep", run, "--out", store, *FEW)
     assert "is not a run folder" in refused("keep", "nowhere", "--out", store, *FEW)
     assert files(store) == before
 
@@ -142,7 +142,8 @@ def test_list_of_no_models_says_so(call, tmp_path, monkeypatch):
 def test_commands_take_the_name_and_write_nothing_there(call, store, words):
     before = files(store)
     code, out, error = call(words[0], "yang24.linear", *words[1:])
-    assert (code, out) == (0, "")
+    assert code == 0
+    assert out
     assert "Not saved: nothing is written into a kept model's folder." in error
     code, out, _ = call(words[0], "yang24.linear", *words[1:], "--json")
     assert json.loads(out)["run"] == "yang24.linear"

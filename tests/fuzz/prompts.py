@@ -23,6 +23,7 @@ from looped.baselines.neighbours import nearest
 from looped.baselines.network import two_layer
 from looped.baselines.signs import on_signs
 from looped.baselines.trees import boosted, greedy_tree
+from looped.cli.output import interval_at
 from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
 from looped.evaluation.diagnose import diagnose
@@ -187,7 +188,7 @@ def judges(draw: random.Random, folder: Path) -> Case:
             # a model that overflows is a finding: null in JSON, said in words; never a nan in a table
             json.dumps(finite(found.to_data()), allow_nan=False)
             curves = (*found.by_examples, found.by_loops)
-            assert not any("nan" in curve.text(x) for curve in curves for x in curve.x)
+            assert not any("nan" in interval_at(curve, x) for curve in curves for x in curve.x)
         elif judge == "identify":
             found = identify(
                 _copy(model), task, points=points, prompts=prompts, loops=loops and min(loops, 2), max_steps=2

@@ -174,7 +174,7 @@ def test_a_model_that_diverged_is_shown(evaluated, experiment, tmp_path):
     loops = replace(result.by_loops, mean=nowhere, low=nowhere, high=nowhere)
     save_evaluation(run, "far away", replace(result, by_examples=[model, *result.by_examples[1:]], by_loops=loops))
     text = read(write_report(tmp_path, runs=[run])).text
-    assert "the looped transformer diverged: its error is no number. Ridge (optimal) reaches" in text
+    assert "the looped transformer diverged: its error is not a number. Ridge (optimal) reaches" in text
     assert "After 12 loops, 4× its training, it has diverged." in text
 
 

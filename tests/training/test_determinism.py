@@ -69,7 +69,7 @@ def test_the_same_seed_twice_is_equal(tmp_path, monkeypatch):
 def test_what_depends_on_more_than_the_seed_is_found(recipes, capsys):
     code, said = command(capsys, "train", f"{recipes}:drifting", "--check-determinism", "--device", "cpu")
     assert code == 1
-    assert "the first is `positions`" in said.err
+    assert "the first is `positions`" in said.out
     code, said = command(capsys, "train", f"{recipes}:drifting", "--check-determinism", "--device", "cpu", "--json")
     found = json.loads(said.out)
     assert code == 1
@@ -82,8 +82,8 @@ def test_the_command_says_equal_and_trains_nothing(recipes, capsys, tmp_path):
     options = ("--check-determinism", "--device", "cpu", "--threads", "1", "--out", tmp_path / "runs")
     code, said = command(capsys, "train", f"{recipes}:steady", *options)
     assert code == 0
-    assert said.err.startswith("equal: ")
-    assert "cpu, 1 threads" in said.err
+    assert said.out.startswith("equal: ")
+    assert "cpu, 1 threads" in said.out
     assert not (tmp_path / "runs").exists()
 
 

@@ -17,7 +17,7 @@ from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
 from looped.experiment import Adam, Experiment, TrainConfig, hash_of
 from looped.files import read_json, read_tensors, write_json, write_tensors
-from looped.keeping import MOST_BYTES, MOST_LINES, _thinned, check, keep, recorded, summary
+from looped.keeping import MAX_BYTES, MAX_LINES, _thinned, check, keep, read_record, summary
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.models.decoder import DecoderConfig
 from looped.reproduce import figures, reproduce
@@ -95,7 +95,7 @@ def test_a_kept_model_is_a_small_run_folder_with_the_weights_that_are_judged(run
 
 
 def test_the_numbers_are_those_of_an_evaluation(run, made):
-    found = recorded(made / "tiny.linear")
+    found = read_record(made / "tiny.linear")
     for loops in (3, 6):
         curve = evaluate(run.model(), TINY.task, loops=loops, seed=1, baselines={}, **FEW).by_examples[0]
         assert found["by_examples"][str(loops)] == {key: getattr(curve, key) for key in ("x", "mean", "low", "high")}
@@ -110,7 +110,7 @@ def test_the_numbers_are_those_of_an_evaluation(run, made):
 
 
 def test_the_check_is_of_prompts_drawn_on_the_cpu_at_three_places(run, made):
-    found = recorded(made / "tiny.linear")["check"]
+    found = read_record(made / "tiny.linear")["check"]
     assert (found["prompts"], found["loops"], found["x"]) == (128, 3, [1, 2, 4])
     prompt = TINY.task.sample(batch=128, n=5, generator=torch.Generator().manual_seed(found["seed"]))
     with torch.no_grad():
@@ -120,13 +120,13 @@ def test_the_check_is_of_prompts_drawn_on_the_cpu_at_three_places(run, made):
 
 
 def test_loops_can_go_further_and_an_unlooped_model_has_one_curve(run, tmp_path):
-    found = recorded(keep(run, name="far", out=tmp_path, loops=8, **FEW))
+    found = read_record(keep(run, name="far", out=tmp_path, loops=8, **FEW))
     assert (list(found["by_examples"]), found["by_loops"]["x"]) == (["3", "6"], list(range(1, 9)))
-    near = recorded(keep(run, name="near", out=tmp_path, loops=4, **FEW))
+    near = read_record(keep(run, name="near", out=tmp_path, loops=4, **FEW))
     assert near["by_loops"] == {key: values[:4] for key, values in found["by_loops"].items()}
     model = DecoderConfig(d=2, width=8, heads=2, layers=2, loops=1, positions=12).build()
     layers = save_model(tmp_path / "run", model, TINY.task, name="layers", points=5)
-    found = recorded(keep(layers, out=tmp_path, **FEW))
+    found = read_record(keep(layers, out=tmp_path, **FEW))
     assert (list(found["by_examples"]), found["by_loops"]["x"]) == (["1"], [1])
 
 
@@ -136,7 +136,7 @@ def test_weights_of_float64_are_kept_and_judged_as_they_are(tmp_path):
     same, weights = Run.open(made).latest().part("model"), newton.latest().part("model")
     assert {one.dtype for one in weights.values()} == {torch.float64}
     assert all(torch.equal(same[name], value) for name, value in weights.items())
-    found = recorded(made)
+    found = read_record(made)
     assert max(found["by_loops"]["mean"][-1], found["check"]["mean"][-1]) < 1e-12
     assert check(looped.load(made), TINY.task, points=9) == found["check"]
 
@@ -155,7 +155,7 @@ def test_a_model_of_sequences_is_kept_too(tmp_path):
         d=2, outputs=2, tokens="given", width=8, positions=8, loops=2, pre=part, loop=part, post=part, inject="add"
     ).build()
     run = save_model(tmp_path / "run", model, AutoRegression(d=2, order=2), name="series", points=6)
-    found = recorded(keep(run, out=tmp_path / "models", points=6, prompts=8))
+    found = read_record(keep(run, out=tmp_path / "models", points=6, prompts=8))
     assert found["check"]["x"][-1] == found["by_examples"]["2"]["x"][-1]
     assert (
         check(Run.open(tmp_path / "models" / "series").model(), AutoRegression(d=2, order=2), points=6)
@@ -167,7 +167,7 @@ def test_a_model_of_sequences_is_kept_too(tmp_path):
 def test_metrics_are_thinned_evenly_and_end_with_the_last_line(count):
     lines = [f"{index}\n".encode() for index in range(count)]
     left = _thinned(b"".join(lines) + b"torn").splitlines(keepends=True)
-    assert len(left) == min(count, MOST_LINES)
+    assert len(left) == min(count, MAX_LINES)
     assert left[-1:] == lines[-1:]
     assert left == sorted(set(left), key=int)
     gaps = {int(b) - int(a) for a, b in itertools.pairwise(left)}
@@ -196,7 +196,7 @@ def test_a_name_that_leads_elsewhere_is_refused(run, tmp_path, name):
 
 
 def test_weights_that_are_too_large_are_refused(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("looped.keeping.MOST_BYTES", 1000)
+    monkeypatch.setattr("looped.keeping.MAX_BYTES", 1000)
     with pytest.raises(ValueError, match=r"the weights in .* take 0\.0 MB; a kept file has at most 0 MB"):
         keep(run, out=tmp_path / "models", **FEW)
     assert not (tmp_path / "models").exists()
@@ -205,13 +205,13 @@ def test_weights_that_are_too_large_are_refused(run, tmp_path, monkeypatch):
 def test_a_training_of_unknown_origin_is_refused(run, tmp_path):
     copy = shutil.copytree(run.path, tmp_path / "copy")
     (copy / "provenance.json").unlink()
-    with pytest.raises(ValueError, match=r"provenance\.json does not say the command of the training"):
+    with pytest.raises(ValueError, match=r"provenance\.json lacks the command of the training"):
         keep(Run.open(copy), out=tmp_path / "models", **FEW)
 
 
 def test_what_goes_wrong_leaves_what_was_there(run, store):
     before = files(store)
-    with pytest.raises(ValueError, match=r"tiny\.linear is there already.*`--again`"):
+    with pytest.raises(ValueError, match=r"tiny\.linear already exists.*`--again`"):
         keep(run, out=store, **FEW)
     for wrong in ({"prompts": 1}, {"points": 50}, {"loops": 2}, {"loops": 10**9}):
         with pytest.raises(ValueError, match=r"prompts|examples|loops"):
@@ -242,12 +242,12 @@ def test_a_rename_that_fails_puts_the_old_one_back(run, store, monkeypatch):
 
 def test_again_replaces_a_kept_model_and_nothing_else(run, store, tmp_path):
     keep(run, out=store, again=True, points=5, prompts=8)
-    assert recorded(store / "tiny.linear")["prompts"] == 8
+    assert read_record(store / "tiny.linear")["prompts"] == 8
     assert [path.name for path in store.iterdir()] == ["tiny.linear"]
     keep(Run.open("tiny.linear"), out=store, again=True, **FEW)  # a kept one can be recorded anew
-    assert recorded(store / "tiny.linear")["prompts"] == 16
+    assert read_record(store / "tiny.linear")["prompts"] == 16
     mine = shutil.copytree(run.path, tmp_path / "runs" / "mine")
-    with pytest.raises(ValueError, match="mine is no kept model, so it is not replaced"):
+    with pytest.raises(ValueError, match="mine is not a kept model, so it is not replaced"):
         keep(run, name="mine", out=mine.parent, again=True, **FEW)
     assert (mine / "lock").exists()
 
@@ -332,7 +332,7 @@ def test_models_of_this_folder_come_before_those_of_the_library(store, tmp_path,
 def test_another_experiment_is_not_replaced_unless_it_is_named(run, store):
     config = store / "tiny.linear" / "config.json"
     write_json(config, {**read_json(config), "name": "other"})
-    with pytest.raises(ValueError, match=r"of another experiment. Say `--name tiny\.linear`"):
+    with pytest.raises(ValueError, match=r"of another experiment. Give `--name tiny\.linear`"):
         keep(run, points=5, out=store, again=True, prompts=4, check_prompts=4)
     keep(run, points=5, out=store, name="tiny.linear", again=True, prompts=4, check_prompts=4)
     assert read_json(config)["name"] == "tiny.linear"
@@ -494,19 +494,19 @@ def test_every_kept_model_is_whole_and_results_stay_small():
         origin = run.provenance()
         assert all(origin[key] for key in ("command", "commit", "device")), path
         assert origin["train_seconds"] >= 0, path
-        found = recorded(path)
+        found = read_record(path)
         assert all(found["provenance"][key] for key in ("command", "commit", "device")), path
         assert "+" not in origin["commit"] + found["provenance"]["commit"], path  # sources that somebody can find again
         assert (found["trained_loops"], found["task"]) == (run.experiment.model.loops, repr(run.experiment.task)), path
     sizes = {path: path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file()}
     assert sum(sizes.values()) < 40_000_000
-    assert [path for path, size in sizes.items() if size > MOST_BYTES] == []
+    assert [path for path, size in sizes.items() if size > MAX_BYTES] == []
 
 
 @pytest.mark.parametrize("name", list(kept.kept_models()))
-def test_kept_models_are_as_recorded(name):
+def test_kept_models_are_as_read_record(name):
     """The same prompts on any machine, so only rounding differs."""
-    run, was = Run.open(kept.find(name)), recorded(kept.find(name))["check"]
+    run, was = Run.open(kept.find(name)), read_record(kept.find(name))["check"]
     options = {key: was[key] for key in ("points", "prompts", "seed")}
     now = check(run.model(), run.experiment.task, **options)
     assert (now["x"], now["loops"]) == (was["x"], was["loops"])
@@ -518,7 +518,7 @@ def test_kept_models_are_as_recorded(name):
 def test_a_model_that_is_not_as_recorded_is_noticed(store):
     """What the test above would say, were the weights not those that were judged."""
     path = store / "tiny.linear"
-    run, was = Run.open(path), recorded(path)["check"]
+    run, was = Run.open(path), read_record(path)["check"]
     weights = {key: 1.1 * value for key, value in run.latest().tensors.items()}
     run.save(Checkpoint(6, True, weights))
     now = check(run.model(), TINY.task, points=5)

@@ -79,10 +79,13 @@ def evaluate(
     chosen = open_run(run, points=points, best=best, code=code)
     judged = _judged_task(chosen, recipe=task, scale=scale, settings=set_ or [], shifts=shift or [], code=code)
     model = chosen.model(device)
-    slow = {}
-    if all_baselines:
-        slow = slow_baselines_for(judged, at=spread(chosen.points), workers=os.cpu_count() or 1)
-        _check_slow(list(slow), judged)
+    at, workers = spread(chosen.points), os.cpu_count() or 1
+    slow = slow_baselines_for(judged, at=at, workers=workers) if all_baselines else {}
+    if slow and isinstance(judged, Shifted) and any(shift.stage == 1 for shift in judged.shifts):
+        raise ValueError(
+            "`--all-baselines` cannot go with a shift of the query: every position then has its own query, and "
+            f"{', '.join(slow)} would be fitted again for each, which takes hours. Leave one of the two out."
+        )
     with progress_lines(quiet=quiet, transient=False) as report:
         baselines = {} if no_baselines else None
         if slow:
@@ -145,14 +148,6 @@ def read_shift(text: str) -> Shift:
         remedy = f"It may be {' or '.join(matches)}." if matches else nearest(name, known)
         raise ValueError(f"no shift is called `{name}`. {remedy}")
     return override(known[matches[0]](), [field for field in fields.split(",") if field.strip()])
-
-
-def _check_slow(names: list[str], task: Task) -> None:
-    if names and isinstance(task, Shifted) and any(shift.stage == 1 for shift in task.shifts):
-        raise ValueError(
-            "`--all-baselines` cannot go with a shift of the query: every position then has its own query, and "
-            f"{', '.join(names)} would be fitted again for each, which takes hours. Leave one of the two out."
-        )
 
 
 def _unusual_sizes(result: Evaluation, chosen: ChosenRun, *, max_loops: int | None, seed: int) -> list[str]:

@@ -12,7 +12,7 @@ from looped.cli.listing import model_line
 from looped.cli.options import Best, Code, Device, Json, Points, Prompts, PromptSeed, Quiet, RunName, pick_device
 from looped.cli.output import progress_lines, show
 from looped.files import tidied
-from looped.keeping import CHECK_PROMPTS, recorded, summary
+from looped.keeping import CHECK_PROMPTS, read_record, summary
 from looped.keeping import keep as keep_run
 
 
@@ -56,5 +56,5 @@ def keep(
             device=pick_device(device),
             progress=lambda what, share: report(title, share, what),
         )
-    data = {"run": run, "kept": str(folder), "name": folder.name, **recorded(folder)}
+    data = {"run": run, "kept": str(folder), "name": folder.name, **read_record(folder)}
     show(data, f"{folder}: {model_line(summary(folder))}.", json=json, quiet=quiet)

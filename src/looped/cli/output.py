@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from looped.files import finite
 from looped.training.trainer import Progress as TrainingProgress
 
 FILE_WIDTH = 200
-"""Columns of a table that goes into a file or a pipe; on a terminal its width counts."""
+"""Columns of a table that goes into a file or a pipe, unless COLUMNS says otherwise."""
 
 messages = Console(stderr=True, soft_wrap=True)
 """Progress and remarks for people."""
@@ -49,7 +50,8 @@ def print_json(data: Any) -> None:
 
 def print_result(result: Table | str) -> None:
     """A table or a line on standard output; brackets in a line are no markup."""
-    console = Console() if sys.stdout.isatty() else Console(width=FILE_WIDTH)
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console = Console() if known else Console(width=FILE_WIDTH)
     if isinstance(result, str):
         console.print(result, markup=False, soft_wrap=True)
     else:

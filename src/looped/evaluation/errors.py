@@ -17,7 +17,7 @@ from torch import Tensor
 
 from looped.models.base import LoopedModel
 from looped.models.fusing import obstacle
-from looped.models.loop import unroll
+from looped.models.loop import check_loops, unroll
 from looped.models.query_stream import query_stream, supports_query_stream
 from looped.prompt import AnyPrompt, Prompt
 from looped.tasks.questions import Questions
@@ -59,8 +59,9 @@ def measure_errors(
 ) -> Errors:
     """Errors under shifts in units of the unshifted task, as yang24 draws them (App. D).
 
-    `predict` is a model, run for `max_loops` loops, or a baseline. One seed names the same prompts for every predictor.
-    `device` and `dtype` are those of the model unless given, and for a baseline the CPU and float32.
+    `predict` is a model, run for `loops` loops (default: as trained) and at least for `max_loops`, or a baseline. One
+    seed names the same prompts for every predictor. `device` and `dtype` are those of the model unless given, and for a
+    baseline the CPU and float32.
     """
     like = weight_of(predict) if isinstance(predict, LoopedModel) else torch.empty(0)
     shifted = Shifted(task=task, shifts=tuple(shifts))
@@ -93,7 +94,8 @@ def errors_of(
         by_loop = _last_errors(errors[None], questions).T
         return _selected(errors, by_loop, questions, answered or range(errors.shape[1]))
     loops = predict.config.loops if loops is None else loops
-    max_loops = loops if max_loops is None else max_loops
+    check_loops(loops)
+    max_loops = max(loops, max_loops or 0)
     at_loops, by_loop = [], []
     size = CHUNK if weight_of(predict).device.type == "cpu" else GPU_CHUNK
     for first in range(0, questions.prompt.places[0], size):

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from looped.evaluation.bootstrap import Interval, bootstrap
+from looped.evaluation.errors import weight_of
 from looped.models.base import LoopedModel
 from looped.prompt import Sequence
 from looped.tasks.translation import BETWEEN, END, PAD, Translation
@@ -20,7 +21,7 @@ def cross_entropies(
     model: LoopedModel, task: Translation, *, n: int, limit: int | None = None
 ) -> tuple[Float[Tensor, "pairs"], Float[Tensor, "pairs"]]:
     """The summed cross entropy of every English sentence of the split, and its number of tokens."""
-    prompt = _first(task.everything(n, _device(model)), limit)
+    prompt = task.everything(n, weight_of(model).device).rows(slice(limit))
     sums, counts = [], []
     for first in range(0, prompt.places[0], CHUNK):
         part = prompt.rows(slice(first, first + CHUNK))
@@ -50,7 +51,7 @@ def translate(model: LoopedModel, task: Translation, *, n: int, limit: int | Non
 
     A sentence ends at `</s>`, or after `n` tokens, the German side included.
     """
-    prompt = _first(task.everything(n, _device(model)), limit)
+    prompt = task.everything(n, weight_of(model).device).rows(slice(limit))
     tokenizer, texts = task.tokenizer(), []
     for first in range(0, prompt.places[0], CHUNK):
         tokens = decode(model, prompt.rows(slice(first, first + CHUNK)).tokens)
@@ -103,11 +104,3 @@ def bleu(
     tail = (1 - level) / 2
     low, high = torch.quantile(resampled, torch.tensor([tail, 1 - tail]).double())
     return Interval(torch.tensor(corpus(facts.sum(0)), dtype=torch.float64), low, high)
-
-
-def _first(prompt: Sequence, limit: int | None) -> Sequence:
-    return prompt if limit is None else prompt.rows(slice(limit))
-
-
-def _device(model: LoopedModel) -> torch.device:
-    return next(model.parameters()).device

@@ -1,7 +1,7 @@
-"""How a figure gets into a page or a file: the house look, one drawing for light and dark paper.
+"""How a figure gets into a page or a file: the house style, and one drawing for light and dark pages.
 
-Ink and curve colours are drawn as literals. A file keeps them, on white; inside a page ink becomes `currentColor` and
-a curve `var(--curve-N)`, so that one drawing is right on both.
+Figures are drawn with fixed colours. A file keeps them, on white. In a page ink becomes `currentColor` and a curve
+`var(--curve-N)`, so that the same drawing fits a light and a dark page.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INK = "#1b1c1e"
 PALETTE = ("#0b5fa5", "#c44e00", "#00795a", "#9a4b8f", "#7a6a00", "#3a86ad")
-"""Blue, vermilion, green, purple, olive, sky: told apart by every kind of eye, and by their dashes."""
+"""Blue, vermilion, green, purple, olive, sky: distinct for colour-blind readers too, and by their dashes."""
 DASHES = ("-", (0, (5, 1.8)), (0, (6, 1.6, 1.4, 1.6)), (0, (1.4, 1.6)), (0, (8, 2)), (0, (3, 1.2)))
 STYLE = {
     "svg.fonttype": "none",
@@ -38,7 +38,7 @@ STYLE = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.linewidth": 0.8,
-    "axes.prop_cycle": f"cycler('color', {list(PALETTE)})",  # C0 .. C5: what draws without this module has them too
+    "axes.prop_cycle": f"cycler('color', {list(PALETTE)})",  # C0 .. C5, for code that does not import this module
     "axes.facecolor": "none",
     "figure.facecolor": "none",
     "savefig.facecolor": "none",
@@ -52,10 +52,10 @@ STYLE = {
 
 @contextlib.contextmanager
 def blank(size: tuple[float, float]) -> Iterator[Figure]:
-    """An empty figure in the house look; draw inside the block."""
+    """An empty figure in the house style; draw inside the block."""
     from matplotlib.figure import Figure
 
-    with _look():
+    with _house_style():
         yield Figure(figsize=size, layout="constrained")
 
 
@@ -77,7 +77,7 @@ def inline_svg(figure: Figure, *, title: str, name: str) -> str:
 
 
 class Figures:
-    """Draws the figures of one page, each with ids of its own."""
+    """Draws the figures of one page, with unique ids."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -91,7 +91,7 @@ class Figures:
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Save as the kind that the name ends in (.svg, .png, .pdf), on white; the file is whole or not there."""
+    """Save as .svg, .png or .pdf, by the name's ending, on white; the file is written whole or not at all."""
     path = Path(path)
     kind = path.suffix.removeprefix(".")
     if kind not in ("svg", "png", "pdf"):
@@ -101,8 +101,8 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def _look() -> Iterator[None]:
-    """The house style, whatever the user's own matplotlibrc says; letters that the font lacks are the browser's."""
+def _house_style() -> Iterator[None]:
+    """The house style, whatever the user's matplotlibrc says. The browser supplies glyphs that the font lacks."""
     import matplotlib.style
 
     with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
@@ -116,7 +116,7 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
 
     buffer = io.BytesIO()
     empty = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate", "Creator", "Producer")}
-    with _look(), matplotlib.rc_context({"svg.hashsalt": "looped"}):
+    with _house_style(), matplotlib.rc_context({"svg.hashsalt": "looped"}):
         figure.savefig(buffer, format=kind, metadata=dict.fromkeys(empty.get(kind, ()), None), **options)
     return buffer.getvalue()
 

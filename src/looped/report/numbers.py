@@ -1,4 +1,4 @@
-"""Numbers as a reader likes them."""
+"""Numbers for readers: significant digits, durations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One self-contained page over everything that was run: curves, tables, configs, provenance, theorems.
+"""One self-contained page about everything that was run: curves, tables, configs, provenance, theorems.
 
-The page loads nothing and runs no script; its content-security policy holds it to that.
+The page loads nothing and runs no script; its content-security policy enforces that.
 """
 
 from __future__ import annotations
@@ -41,32 +41,11 @@ def write_report(
     title: str = "What was run, and what came out",
     lead: str = "",
 ) -> Path:
-    """Write the page to `out`, a folder (then `report.html` in it) or a name that ends in .html; returns the file.
+    """Write the page to `out`, a file that ends in .html or a folder for `report.html`; returns the file.
 
     `results` are reproduced figures, `theorems` rows of `looped verify --json`, `sweeps` folders that `looped sweep`
-    wrote. Everything keeps its order.
+    wrote. The page shows them in this order.
     """
-    out = Path(out)
-    file = out if out.suffix == ".html" else out / "report.html"
-    page = render(runs=runs, results=results, theorems=theorems, sweeps=sweeps, title=title, lead=lead)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, page.encode())
-    except OSError as error:
-        raise ValueError(f"the report cannot be written to {file}: {error.strerror}. Choose another place.") from None
-    return file
-
-
-def render(
-    *,
-    runs: Sequence[Run],
-    results: Sequence[Result] = (),
-    theorems: Sequence[Mapping[str, Any]] | None = None,
-    sweeps: Sequence[Path] = (),
-    title: str,
-    lead: str = "",
-) -> str:
-    """The page as text."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -78,7 +57,7 @@ def render(
     )
     environment.filters["number"] = number
     figures = Figures()
-    return environment.get_template("report.html").render(
+    page = environment.get_template("report.html").render(
         title=title,
         lead=lead,
         runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
@@ -88,13 +67,21 @@ def render(
         version=looped.__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+    out = Path(out)
+    file = out if out.suffix == ".html" else out / "report.html"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, page.encode())
+    except OSError as error:
+        raise ValueError(f"the report cannot be written to {file}: {error.strerror}. Choose another place.") from None
+    return file
 
 
 def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
     experiment, provenance = run.setup, run.provenance()
     train = experiment.train if isinstance(experiment, Experiment) else None
     seconds = provenance.get("train_seconds")
-    views = [_evaluation(name, one, experiment.task.d, figures) for name, one in evaluations(run).items()]
+    views = [_evaluation(name, result, experiment.task.d, figures) for name, result in evaluations(run).items()]
     metrics = run.metrics()
     title = f"Training curve of {experiment.name}: loss and error by step."
     facts = {"folder": run.path.name, **provenance, "train_seconds": None}
@@ -133,7 +120,7 @@ def _subspaces(run: Run, figures: Figures) -> str:
 
 
 def _num_parameters(run: Run) -> int:
-    """Counted on a fresh model, so that a run without a checkpoint has a number too."""
+    """Count on a fresh model, so that a run without a checkpoint has a number too."""
     with torch.random.fork_rng(devices=[]):
         return run.setup.model.build().num_parameters
 
@@ -145,25 +132,25 @@ def _progress(run: Run) -> str:
     return f"{done:,} steps" if done >= steps else f"stopped at step {done:,} of {steps:,}"
 
 
-def _evaluation(name: str, one: Evaluation, d: int, figures: Figures) -> dict[str, Any]:
-    model, *others = one.by_examples
-    labels = [curve.label for curve in one.by_examples]
+def _evaluation(name: str, result: Evaluation, d: int, figures: Figures) -> dict[str, Any]:
+    model, *others = result.by_examples
+    labels = [curve.label for curve in result.by_examples]
     k = 2 * d if 2 * d in model.x else model.x[-1]
-    trained, loops = one.trained_loops, one.by_loops
+    trained, loops = result.trained_loops, result.by_loops
     places = [x for x in sorted({1, max(1, d // 2), d, d + 1, 2 * d, 3 * d, model.x[-1]}) if x in model.x]
-    rows = [{"x": x, "cells": [_cell(curve, x) for curve in one.by_examples]} for x in places]
+    rows = [{"x": x, "cells": [_cell(curve, x) for curve in result.by_examples]} for x in places]
     for row in rows:
         row["best"] = min((cell["mean"] for cell in row["cells"] if cell["mean"] == cell["mean"]), default=None)
     loop_places = sorted({1, trained // 2, trained, 2 * trained, 3 * trained, 4 * trained, loops.x[-1]} & {*loops.x})
     far = 4 * trained if 4 * trained in loops.x else loops.x[-1]
-    said = ", ".join(f"{curve.label} {number(curve.at(k))}" for curve in one.by_examples)
-    loops_said = ", ".join(f"{number(loops.at(x))} after {x}" for x in loop_places)
+    errors = ", ".join(f"{curve.label} {number(curve.at(k))}" for curve in result.by_examples)
+    loop_errors = ", ".join(f"{number(loops.at(x))} after {x}" for x in loop_places)
     return {
         "name": name,
-        "task": one.task,
-        "prompts": f"{one.prompts:,}",
-        "level": f"{100 * one.level:g}%",
-        "loops": one.loops,
+        "task": result.task,
+        "prompts": f"{result.prompts:,}",
+        "level": f"{100 * result.level:g}%",
+        "loops": result.loops,
         "trained": trained,
         "d": d,
         "k": k,
@@ -177,11 +164,11 @@ def _evaluation(name: str, one: Evaluation, d: int, figures: Figures) -> dict[st
         "loop_rows": [_cell(loops, x, trained) for x in loop_places],
         "notes": [note for curve in others for note in _notes(curve)],
         "examples_svg": figures(
-            plots.examples_figure(one.by_examples, d=d),
-            f"Error by number of examples, {name}: with {k} examples {said}.",
+            plots.examples_figure(result.by_examples, d=d),
+            f"Error by number of examples, {name}: with {k} examples {errors}.",
         ),
         "loops_svg": figures(
-            plots.loops_figure(one), f"Error by loops, {name}, trained with {trained} loops: {loops_said}."
+            plots.loops_figure(result), f"Error by loops, {name}, trained with {trained} loops: {loop_errors}."
         ),
     }
 
@@ -198,7 +185,7 @@ def _rank(value: float) -> float:
 
 
 def _notes(curve: Curve) -> list[str]:
-    """What a baseline does outside the picture."""
+    """Remarks on a baseline whose curve leaves the picture."""
     label = curve.label[:1].upper() + curve.label[1:]
     top = max((value for value in curve.mean if math.isfinite(value)), default=0.0)
     exact = [x for x, value in zip(curve.x, curve.mean, strict=True) if value < EXACT]
@@ -209,7 +196,7 @@ def _notes(curve: Curve) -> list[str]:
 
 
 def _config(data: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The config in groups: task, model, train, and train's optimiser apart."""
+    """The config in groups: task, model, train, and the optimiser of `train` as its own group."""
     groups = []
     nested = {"task": data["task"], "model": data["model"], "train": data.get("train", {})}
     for name, group in nested.items():

@@ -7,32 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from looped.evaluation.curves import Curve, Evaluation
-from looped.report.drawing import DASHES, INK, PALETTE, STYLE, blank, inline_svg, save_figure
+from looped.report.drawing import DASHES, INK, PALETTE, blank
 from looped.report.numbers import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "STYLE",
-    "bound_figure",
-    "colours",
-    "evaluation_figure",
-    "examples_figure",
-    "inline_svg",
-    "loops_figure",
-    "save_figure",
-    "training_figure",
-]
-
-KNOWN = {"least squares": 1, "ridge (optimal)": 2, "averaging": 3}
+KNOWN = {"least squares": 1, "ridge (optimal)": 2, "ridge": 2, "averaging": 3}
 """Baselines that have the same colour in every figure of a page."""
 ERROR = "error (predicting zero = 1)"
 
 
 def colours(labels: Sequence[str]) -> list[int]:
-    """The place in the palette of each curve: the model's is 0, a known baseline keeps its own, others fill up."""
+    """The palette index of every curve: 0 for the model, a fixed one for a known baseline, free ones for others."""
     free = (index for index in range(1, len(labels) + len(PALETTE)) if index not in KNOWN.values())
     return [0, *(KNOWN[label] if label in KNOWN else next(free) for label in labels[1:])]
 
@@ -47,7 +35,7 @@ def examples_figure(curves: Sequence[Curve], *, d: int | None = None, size=(5.2,
 
 
 def loops_figure(evaluation: Evaluation, *, size=(5.2, 3.3)) -> Figure:
-    """Error by loops with the trained b marked, and the best baseline's error on the same pairs as a level."""
+    """Error by loops with the trained b marked, and the best baseline's error on the same pairs as a flat line."""
     with blank(size) as figure:
         ax = figure.subplots()
         _draw_loops(ax, evaluation)
@@ -81,7 +69,7 @@ def training_figure(metrics: Sequence[Mapping[str, float]], *, size=(5.2, 2.9)) 
 
 
 def bound_figure(plot: Mapping[str, Any], *, size=(3.1, 2.15)) -> Figure:
-    """The small plot of a theorem: measured against bound, and whatever lines lie beside them."""
+    """The small plot of a theorem: measured against bound, and any other lines."""
     with blank(size) as figure:
         ax = figure.subplots()
         lines = {name: [_real(value) for value in values] for name, values in plot["lines"].items()}
@@ -114,14 +102,14 @@ def _draw_examples(ax: Axes, curves: Sequence[Curve], d: int | None) -> None:
     first, last = min(curve.x[0] for curve in curves), max(curve.x[-1] for curve in curves)
     low, high = _range(model.low + model.mean)
     others = [value for curve in curves for value in curve.mean if math.isfinite(value)]
-    # a baseline that is exact, or that explodes, may leave the picture: the model's own range must stay readable
+    # a baseline that is exact, or that explodes, may leave the picture: the model's range must stay readable
     low = min(low, max(0.6 * min(others, default=low), low / 8))
     high = max(high, min(1.6 * max(others, default=high), 20 * max(high, 1.0)))
     _log_axis(ax, low, high)
     if d is not None and first < d < last:
         ax.axvline(d, color=INK, alpha=0.45, linewidth=0.9, linestyle=(0, (1, 2)))
         _note(ax, d, f"k = d = {d}")
-    room = 0.5 if first == last else 0.0  # a single position has a place, not a range
+    room = 0.5 if first == last else 0.0  # a single position has no range
     ax.set(xlabel="examples in the prompt, k", ylabel=ERROR, xlim=(first - room, last + room))
 
 
@@ -170,17 +158,17 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _log_axis(ax: Axes, low: float, high: float, axis: str = "y") -> None:
-    """A logarithmic axis with ticks that say 0.05 and not 5 x 10^-2, and a hairline at each."""
+    """A logarithmic axis whose ticks read 0.05, not 5 x 10^-2."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     decades = math.log10(high / low)
     subs = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
-    one = ax.yaxis if axis == "y" else ax.xaxis
+    scaled = ax.yaxis if axis == "y" else ax.xaxis
     (ax.set_ylim if axis == "y" else ax.set_xlim)(low, high)
     (ax.set_yscale if axis == "y" else ax.set_xscale)("log")
-    one.set_major_locator(LogLocator(subs=subs, numticks=7))
-    one.set_major_formatter(FuncFormatter(lambda value, _: number(value, 1)))
-    one.set_minor_locator(NullLocator())
+    scaled.set_major_locator(LogLocator(subs=subs, numticks=7))
+    scaled.set_major_formatter(FuncFormatter(lambda value, _: number(value, 1)))
+    scaled.set_minor_locator(NullLocator())
 
 
 def _label(text: str) -> str:
@@ -189,14 +177,14 @@ def _label(text: str) -> str:
 
 
 def _legend(figure: Figure, ax: Axes, fontsize: float = 8.5) -> None:
-    """One legend above the axes, in as many columns as fit; the last touches of every axes besides."""
+    """Draw one legend above the axes, in as many columns as fit, and the grid of every axes."""
     from matplotlib.ticker import MaxNLocator
 
-    for one in figure.axes:
-        one.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
-        one.set_axisbelow(True)
-        if one.get_xscale() == "linear" and "loops" not in one.get_xlabel():
-            one.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    for axes in figure.axes:
+        axes.grid(axis="y", color=INK, alpha=0.12, linewidth=0.6)
+        axes.set_axisbelow(True)
+        if axes.get_xscale() == "linear" and "loops" not in axes.get_xlabel():
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     handles, labels = ax.get_legend_handles_labels()
     handle = 2.6 if fontsize > 8 else 2.0
     widest = fontsize * (handle + 2.2 + 0.56 * max(map(len, labels), default=1))

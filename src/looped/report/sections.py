@@ -12,11 +12,11 @@ from looped.report.numbers import duration, number
 from looped.reproduce import DAMAGE, Result, damaged
 
 VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
-"""Every verdict on a theorem, in the order of the counts, and its colour."""
+"""Every verdict on a theorem with its colour, in the order in which they are counted."""
 CLAIM_VERDICTS = {"holds": "good", "fails": "bad", "undecided": "note", "not judged": "note"}
 
 WORDS = ("name", "paper", "statement", "verdict", "form", "instance")
-"""What is text in a row of `looped verify --json`."""
+"""The text fields in a row of `looped verify --json`."""
 
 
 def result_section(result: Result, figures: Figures) -> dict[str, Any]:
@@ -25,9 +25,9 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
     try:
         with blank((6.4, 3.6)) as canvas:
             study.draw(canvas, result.table)
-        made = f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}"
-        made += "".join(f"; {one}" for one in _trainings(origin.get("trainings", [])))
-        made += "; measured with settings that this study no longer has" if result.outdated else ""
+        source = f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}"
+        source += "".join(f"; {text}" for text in _trainings(origin.get("trainings", [])))
+        source += "; measured with settings that this study no longer has" if result.outdated else ""
     except DAMAGE as error:
         raise damaged(result.path, error) from None
     claims = [
@@ -44,19 +44,19 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
         "scale": result.scale,
         "svg": figures(canvas, f"{study.name}: {study.title}"),
         "claims": claims,
-        "origin": made,
+        "origin": source,
         "command": str(origin.get("command", "")),
     }
 
 
 def _spread(low: float | None, high: float | None) -> str:
-    """`0.1 to 0.2`; nothing where one number is all there is."""
+    """`0.1 to 0.2`; empty where there is only one number."""
     return "" if low is None or high is None or low == high else f"{number(low)} to {number(high)}"
 
 
 def _trainings(used: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the models behind a figure were trained: a text for each machine and commit."""
-    places = Counter((one["device"], one["commit"]) for one in used)
+    """Where the models behind a figure were trained: a text for every machine and commit."""
+    places = Counter((training["device"], training["commit"]) for training in used)
     return [
         f"{count} model{'s' * (count != 1)} trained on {device}, commit {commit}"
         for (device, commit), count in places.items()
@@ -64,11 +64,11 @@ def _trainings(used: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def theorems_section(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
-    """Rows of `looped verify --json`, by paper, with counts of the verdicts and a small plot each."""
+    """Rows of `looped verify --json` by paper, with small plots and counts of the verdicts."""
     try:
         return _theorems(rows, figures)
     except DAMAGE as error:
-        raise ValueError(f"these are not the rows of `looped verify --json` ({error!r}). Print them anew.") from None
+        raise ValueError(f"these are not the rows of `looped verify --json` ({error!r}). Print them again.") from None
 
 
 def _theorems(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:

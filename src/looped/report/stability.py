@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from looped.evaluation.curves import Curve
 
 
-def diagnosis_figure(found: Diagnosis, *, size=(9.2, 3.4)) -> Figure:
+def diagnosis_figure(diagnosis: Diagnosis, *, size=(9.2, 3.4)) -> Figure:
     """Error and relative state change by loop, with the trained loops and the loop where it begins to diverge."""
     with blank(size) as figure:
         left, right = figure.subplots(1, 2)
-        _draw(left, found.error, 0, found)
+        _draw(left, diagnosis.error, 0, diagnosis)
         left.set(xlabel="loops applied", ylabel="error (predicting zero = 1)")
-        _draw(right, found.change, 1, found)
-        reference_line(right, [1, found.loops], [SETTLED] * 2, "settled below")
+        _draw(right, diagnosis.change, 1, diagnosis)
+        reference_line(right, [1, diagnosis.loops], [SETTLED] * 2, "settled below")
         right.set(xlabel="loops applied", ylabel="state change of a loop, relative")
-        for ax, curve in ((left, found.error), (right, found.change)):
+        for ax, curve in ((left, diagnosis.error), (right, diagnosis.change)):
             # a logarithmic axis needs something to show on it
             if any(math.isfinite(value) and value > 0 for value in curve.mean):
                 log_y(ax, floor=1e-12)
@@ -33,10 +33,11 @@ def diagnosis_figure(found: Diagnosis, *, size=(9.2, 3.4)) -> Figure:
     return figure
 
 
-def _draw(ax: Axes, curve: Curve, index: int, found: Diagnosis) -> None:
+def _draw(ax: Axes, curve: Curve, index: int, diagnosis: Diagnosis) -> None:
     style = {"color": PALETTE[index], "linestyle": DASHES[index]}
     ax.plot(curve.x, [value if value > 0 else math.nan for value in curve.mean], label=curve.label, **style)
     ax.fill_between(curve.x, curve.low, curve.high, color=PALETTE[index], alpha=0.17, linewidth=0)
-    ax.axvline(found.trained_loops, color=INK, alpha=0.7, linewidth=1.0, label="trained loops")
-    if found.diverges_at is not None:
-        ax.axvline(found.diverges_at, color=PALETTE[3], linestyle=DASHES[3], linewidth=1.2, label="begins to diverge")
+    ax.axvline(diagnosis.trained_loops, color=INK, alpha=0.7, linewidth=1.0, label="trained loops")
+    if diagnosis.diverges_at is not None:
+        style = {"color": PALETTE[3], "linestyle": DASHES[3]}
+        ax.axvline(diagnosis.diverges_at, linewidth=1.2, label="begins to diverge", **style)

@@ -1,4 +1,4 @@
-"""A picture of what each named subspace of the residual stream holds, loop by loop."""
+"""A picture of what every named subspace of the residual stream holds, loop by loop."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def subspaces_figure(
 ) -> Figure:
     """Draw each subspace (down) after each of `loops` (across) as a heat map, tokens across and coordinates down.
 
-    `loops` 0 is the stream as pre hands it over; a last column shows what post makes of the last one. Colours are
-    symmetric about 0, with one scale to a subspace. `names` are subspaces of the model's config; None takes all that
-    change or differ among tokens. `row` is the prompt of the batch.
+    `loops` 0 is the stream after pre; a last column shows what post makes of the last one. Colours are symmetric about
+    0, with one range for a subspace. `names` are subspaces of the model's config; None takes all that change over the
+    loops or differ among tokens. `row` is the prompt of the batch.
     """
     streams = streams_of(model, prompt, loops, row)
     titles = ["before the loop" if count == 0 else f"loop {count}" for count in loops]
     titles += ["after post"] if len(streams) > len(loops) else []
     spaces = named(model)
-    chosen = [name for name in spaces if _speaks(streams[..., spaces[name]])] if names is None else list(names)
+    chosen = [name for name in spaces if _varies(streams[..., spaces[name]])] if names is None else list(names)
     for name in chosen:
         if name not in spaces:
             raise ValueError(f"the model has no subspace `{name}`; it has {', '.join(spaces)}. Name one of them.")
@@ -48,12 +48,11 @@ def subspaces_figure(
     with blank(size) as figure:
         grid = figure.subplots(len(chosen), len(titles), squeeze=False, height_ratios=heights, sharex=True)
         for name, line in zip(chosen, grid, strict=True):
-            held = streams[..., spaces[name]]
-            top = float(held.abs().max()) or 1.0
+            contents = streams[..., spaces[name]]
+            top = float(contents.abs().max()) or 1.0
             look: dict[str, Any] = {"aspect": "auto", "interpolation": "nearest", "cmap": COLOURS}
-            images = [
-                ax.imshow(stream.T.numpy(), vmin=-top, vmax=top, **look) for ax, stream in zip(line, held, strict=True)
-            ]
+            look |= {"vmin": -top, "vmax": top}
+            images = [ax.imshow(stream.T.numpy(), **look) for ax, stream in zip(line, contents, strict=True)]
             for ax in line:
                 ax.set(yticks=[])
             line[0].set_ylabel(name, rotation=0, ha="right", va="center")
@@ -68,18 +67,18 @@ def subspaces_figure(
 
 def streams_of(
     model: LoopedModel, prompt: Prompt, loops: Sequence[int], row: int = 0
-) -> Float[Tensor, "kept seq width"]:
-    """One prompt's residual stream before the loop (0), after the loops asked for, and after post if there is one."""
+) -> Float[Tensor, "stages seq width"]:
+    """The residual stream of one prompt after each of `loops` (0: before the loop), and after post if there is one."""
     if not loops or min(loops) < 0:
         raise ValueError(f"`loops` must name at least one loop, 0 or later; got {list(loops)}.")
     with torch.no_grad():
         context = model.embed(prompt)
         state = model.start(context)
-        kept = {0: state}
+        by_loop = [state]
         for t in range(max(loops)):
             state = model.step(state, context, t)
-            kept[t + 1] = state
-        states = [kept[count] for count in loops]
+            by_loop.append(state)
+        states = [by_loop[loop] for loop in loops]
         post = list(getattr(model, "post", ()))
         if post:
             state = states[-1]
@@ -90,7 +89,7 @@ def streams_of(
 
 
 def named(model: LoopedModel) -> dict[str, slice]:
-    """The coordinates of each subspace that the model's config names; the whole stream where it names none."""
+    """The coordinates of every subspace that the model's config names; the whole stream if it names none."""
     spaces, first = {}, 0
     whole = (("stream", getattr(model.config, "width", 0)),)
     for name, size in getattr(model.config, "subspaces", ()) or whole:
@@ -99,6 +98,6 @@ def named(model: LoopedModel) -> dict[str, slice]:
     return spaces
 
 
-def _speaks(held: Float[Tensor, "kept seq size"]) -> bool:
-    """Whether a subspace changes over the loops, or differs among tokens."""
-    return bool((held != held[:1, :1]).any())
+def _varies(stream: Float[Tensor, "stages seq size"]) -> bool:
+    """Whether it changes over the loops or differs among tokens."""
+    return bool((stream != stream[:1, :1]).any())

@@ -1,4 +1,4 @@
-"""The part of the page about a sweep: one line a point, with the fields in which the points differ."""
+"""The part of the page about a sweep: one line per point, with the fields in which the points differ."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from looped.training.sweep import read_sweep
 
 
 def sweep_section(folder: Path) -> dict[str, Any]:
-    """A sweep's points as they stand now, in the order asked; the smallest error of those that finished stands out."""
-    found = read_sweep(folder)
-    names = dict.fromkeys(name for fields, _, _ in found for name in fields)
-    varied = [name for name in names if len({json.dumps(fields.get(name)) for fields, _, _ in found}) > 1]
-    counts = Counter(one.status for _, _, one in found)
-    errors = [one.metrics.get("error") for _, _, one in found if one.status == "finished"]
+    """A sweep's points with their status, in the order asked; the smallest error of the finished ones stands out."""
+    points = read_sweep(folder)
+    names = dict.fromkeys(name for fields, _, _ in points for name in fields)
+    varied = [name for name in names if len({json.dumps(fields.get(name)) for fields, _, _ in points}) > 1]
+    counts = Counter(standing.status for _, _, standing in points)
+    errors = [standing.metrics.get("error") for _, _, standing in points if standing.status == "finished"]
     best = min((error for error in errors if error is not None and error == error), default=None)
     rows = [
         {
             "run": path.name.rpartition("-")[2],
             "values": [_text(fields.get(name)) for name in varied],
-            "status": one.status,
-            "step": f"{one.step:,}",
-            "best": best is not None and one.status == "finished" and one.metrics.get("error") == best,
-            **{key: number(one.metrics[key]) if key in one.metrics else "–" for key in ("loss", "error")},
+            "status": standing.status,
+            "step": f"{standing.step:,}",
+            "best": best is not None and standing.status == "finished" and standing.metrics.get("error") == best,
+            **{key: number(standing.metrics.get(key)) for key in ("loss", "error")},
         }
-        for fields, path, one in found
+        for fields, path, standing in points
     ]
     return {
         "name": folder.name,
-        "said": ", ".join(f"{count} {status}" for status, count in counts.items()),
+        "totals": ", ".join(f"{count} {status}" for status, count in counts.items()),
         "columns": varied,
         "rows": rows,
     }

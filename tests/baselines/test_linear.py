@@ -140,7 +140,7 @@ def test_ridge_tends_to_least_squares():
 
 @pytest.mark.parametrize("penalty", [0.0, -1.0])
 def test_ridge_needs_a_penalty(penalty):
-    with pytest.raises(ValueError, match=rf"`penalty` must be above 0; got {penalty}. Use least squares"):
+    with pytest.raises(ValueError, match=rf"`penalty` must be above 0; got {penalty}. For no penalty"):
         ridge(prompt_of(*numbers(2, 3, 2)), penalty)
 
 
@@ -212,8 +212,8 @@ def test_a_ridge_path_is_ridge_for_each_penalty():
     prompt = prompt_of(*numbers(5, 9, 4, seed=14))
     path = ridge_path(prompt, [1e-3, 0.5, 20.0])
     assert path.shape == (3, 5, 9)
-    for one, penalty in zip(path, [1e-3, 0.5, 20.0], strict=True):
-        torch.testing.assert_close(one, ridge(prompt, penalty), rtol=1e-13, atol=1e-14)
+    for answers, penalty in zip(path, [1e-3, 0.5, 20.0], strict=True):
+        torch.testing.assert_close(answers, ridge(prompt, penalty), rtol=1e-13, atol=1e-14)
     for bad in ([], [1.0, 0.0]):
         with pytest.raises(ValueError, match="`penalty` must be above 0"):
             ridge_path(prompt, bad)

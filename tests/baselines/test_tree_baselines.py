@@ -53,15 +53,6 @@ def test_positions_that_are_not_asked_for_are_not_a_number():
         greedy_tree(prompt, at=[12])
 
 
-def test_they_read_only_the_pairs_before():
-    prompt = prompts(n=8)
-    whole = greedy_tree(prompt)
-    xs, ys = prompt.xs.clone(), prompt.ys.clone()
-    xs[:, 6:], ys[:, 5:] = 9.0, 99
-    assert torch.equal(greedy_tree(Prompt(xs, ys))[:, :6], whole[:, :6])
-    assert not whole[:, 0].any()
-
-
 def test_a_tree_on_signs_learns_what_depends_on_them():
     """With all four sign patterns seen, exactly; of x itself a tree splits where it happens to."""
     xs = torch.randn(20, 60, 2, generator=torch.Generator().manual_seed(1))

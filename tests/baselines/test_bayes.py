@@ -4,7 +4,7 @@ import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
-from looped.baselines.gaussian_process import bayes, posterior_mean, posterior_variance, semidefinite_cholesky
+from looped.baselines.gaussian_process import bayes, posterior_mean, semidefinite_cholesky
 from looped.functional import kernels
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess, draw
@@ -15,6 +15,10 @@ def prompts(task, batch, n, seed=0):
     xs = task.sample(batch=batch, n=n, generator=generator).xs.double()
     gram = task.gram(xs)
     return Prompt(xs, draw(gram, generator)), gram
+
+
+def posterior_variance(gram):
+    return semidefinite_cholesky(gram).diagonal(dim1=-2, dim2=-1).square()
 
 
 @pytest.mark.parametrize("kernel", [kernels.exp, kernels.relu, kernels.linear])

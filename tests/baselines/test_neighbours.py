@@ -65,15 +65,6 @@ def test_order_of_the_examples_and_a_common_shift_do_not_matter(seed, shift):
     torch.testing.assert_close(nearest(other)[:, -1], nearest(prompt)[:, -1], rtol=1e-9, atol=1e-12)
 
 
-def test_it_reads_only_the_pairs_before():
-    prompt = prompts()
-    whole = nearest(prompt)
-    for i in range(12):
-        xs, ys = prompt.xs.clone(), prompt.ys.clone()
-        xs[:, i + 1 :], ys[:, i:] = 0.01, 99
-        assert torch.equal(nearest(Prompt(xs, ys))[:, : i + 1], whole[:, : i + 1])
-
-
 def test_chunks_change_nothing(monkeypatch):
     prompt = prompts(batch=7)
     whole = nearest(prompt)

@@ -1,4 +1,4 @@
-"""A baseline answers in numbers or says why it cannot."""
+"""Checks that a baseline gets finite prompts and gives finite answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Options = ParamSpec("Options")
 def checked(
     baseline: Callable[Concatenate[Prompt, Options], Tensor],
 ) -> Callable[Concatenate[Prompt, Options], Tensor]:
-    """`baseline` that refuses prompts that are not finite and answers that overflow; outside `at` they stay nan."""
+    """`baseline`, with an error for prompts that are not finite and for answers (within `at`) that overflow."""
 
     @functools.wraps(baseline)
     def answer(prompt: Prompt, *args: Options.args, **options: Options.kwargs) -> Tensor:
@@ -25,7 +25,7 @@ def checked(
         try:
             answers = baseline(prompt, *args, **options)
         except (torch.linalg.LinAlgError, ValueError) as error:  # type: ignore[attr-defined]
-            # what linear algebra and XGBoost say to numbers that overflowed on the way; our own errors are one line
+            # linear algebra and XGBoost raise these for numbers that overflowed; our own errors are one line
             if isinstance(error, ValueError) and "\n" not in str(error):
                 raise
             raise _overflow(baseline.__name__, prompt) from None
@@ -38,7 +38,7 @@ def checked(
 
 
 def _overflow(name: str, prompt: Prompt) -> ValueError:
-    x, y = (float(one.abs().max()) for one in (prompt.xs, prompt.ys))
+    x, y = float(prompt.xs.abs().max()), float(prompt.ys.abs().max())
     return ValueError(
-        f"`{name}` overflows on these prompts: |x| and |y| are at most {x:.3g} and {y:.3g}. Rescale them."
+        f"`{name}` overflows on these prompts; got |x| up to {x:.3g} and |y| up to {y:.3g}. Rescale them."
     )

@@ -1,4 +1,4 @@
-"""Gradient descent and Newton's iteration for every prefix of every prompt: what a loop of the model would be."""
+"""Gradient descent and Newton's iteration for every prefix of every prompt: algorithms that a loop can run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from looped.functional import descent
 from looped.prompt import Prompt
 
 CHUNK = 2**24
-"""Numbers in memory at once."""
+"""Number of float64 numbers in memory at once."""
 
 
 @checked
@@ -22,7 +22,7 @@ def gradient_descent(prompt: Prompt, steps: int, rate: float | None = None) -> F
 
         w <- w - rate X'(X w - y)
 
-    Ref: gao24, Fig. 5. The loss is |y - X w|^2 / 2, not its mean; without a `rate`, each prefix takes 1 / |X'X|.
+    Ref: gao24, Fig. 5. The loss is |y - X w|^2 / 2, not its mean; without a `rate`, each prefix uses 1 / |X'X|.
     """
 
     def fit(xs: Tensor, ys: Tensor) -> Tensor:
@@ -37,10 +37,10 @@ def gradient_descent(prompt: Prompt, steps: int, rate: float | None = None) -> F
 def newton(prompt: Prompt, steps: int) -> Float[Tensor, "batch n"]:
     """Predict y_i by w = M X'y with M after `steps` steps of Newton's iteration for (X'X)^-1, in float64.
 
-        M <- 2 M - M S M,  M = S / |S|^2 first,  S = X'X
+        M <- 2 M - M S M,  M_0 = S / |S|^2,  S = X'X
 
-    Ref: gao24, Theorem 4.1 and Fig. 5. With fewer pairs than dimensions it tends to the pseudo-inverse: the least-norm
-    fit.
+    Ref: gao24, Theorem 4.1 and Fig. 5. With fewer pairs than dimensions M tends to the pseudo-inverse, and w to the
+    least-norm fit.
     """
 
     def fit(xs: Tensor, ys: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def newton(prompt: Prompt, steps: int) -> Float[Tensor, "batch n"]:
 def _by_prefix(
     prompt: Prompt, steps: int, fit: Callable[[Tensor, Tensor], Tensor], *, numbers: int
 ) -> Float[Tensor, "batch n"]:
-    """Fit to the pairs before each position, pairs from there on being zero, as one batch of so many `numbers` each."""
+    """Fit to the pairs before each position, with later pairs set to 0, in batches; a fit needs `numbers` numbers."""
     if steps < 0:
         raise ValueError(f"`steps` must be at least 0; got {steps}.")
     xs, ys = prompt.xs.double(), prompt.ys.double()
@@ -78,5 +78,5 @@ def _largest(xs: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch"]:
 
 
 def _inverse(value: Tensor) -> Tensor:
-    """1 / value, and 0 for no examples."""
+    """1 / value, and 0 where value is 0: there are no examples."""
     return torch.where(value > 0, 1 / torch.where(value > 0, value, 1.0), 0.0)

@@ -13,12 +13,12 @@ from looped.tasks.gaussian_process import GaussianProcess
 
 @checked
 def bayes(prompt: Prompt, task: GaussianProcess) -> Float[Tensor, "batch n"]:
-    """Predict y_i by its mean given the i-1 labels before it, in float64: nothing does better at the last position.
+    """Predict y_i by its mean given the i-1 labels before it, in float64: the best prediction at the last position.
 
         f(x_i) = nu' K^{-1} y,  K and nu blocks of K_+(X)
 
-    Ref: cheng24, Eq. (13), where K is n x n (printed d x d). K_+ is that of all the prompt's x, so where the kernel is
-    not positive semidefinite a shorter prompt has another estimator.
+    Ref: cheng24, Eq. (13), where K is n x n (printed d x d). K_+ is computed from all x of the prompt, so if the kernel
+    is not positive semidefinite a shorter prompt has a different estimator.
     """
     return posterior_mean(prompt, task.gram(prompt.xs.double()))
 
@@ -39,16 +39,8 @@ def posterior_mean(prompt: Prompt, gram: Float[Tensor, "batch n n"]) -> Float[Te
     return predictions
 
 
-def posterior_variance(gram: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
-    """Var[y_i | y_1 .. y_{i-1}], the expected squared error of `posterior_mean`: the least anyone can reach.
-
-    v_i = K_ii - nu' K^{-1} nu
-    """
-    return semidefinite_cholesky(gram).diagonal(dim1=-2, dim2=-1).square()
-
-
 def semidefinite_cholesky(gram: Float[Tensor, "*batch n n"], *, relative: float = 1e-11) -> Float[Tensor, "*batch n n"]:
-    """A lower triangular L with L L' = gram; columns whose pivot is below `relative` of the diagonal are zero.
+    """A lower triangular L with L L' = gram; columns whose pivot is below `relative` times the diagonal are zero.
 
     L_ki = (G_ki - sum_{j<i} L_kj L_ij) / L_ii,  k >= i
     """
@@ -56,6 +48,6 @@ def semidefinite_cholesky(gram: Float[Tensor, "*batch n n"], *, relative: float 
     for i in range(gram.shape[-1]):
         column = gram[..., i:, i] - torch.einsum("...kj,...j->...k", factor[..., i:, :i], factor[..., i, :i])
         pivot = column[..., :1]
-        kept = pivot > relative * gram[..., i, i, None]
-        factor[..., i:, i] = torch.where(kept, column / torch.where(kept, pivot, 1.0).sqrt(), 0.0)
+        positive = pivot > relative * gram[..., i, i, None]
+        factor[..., i:, i] = torch.where(positive, column / torch.where(positive, pivot, 1.0).sqrt(), 0.0)
     return factor

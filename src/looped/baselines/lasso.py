@@ -1,8 +1,6 @@
-"""Lasso for every prefix of every prompt, by one batched solver."""
+"""Lasso for every prefix of every prompt, by a batched solver."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -11,16 +9,14 @@ from torch import Tensor
 from looped.baselines.checked import checked
 from looped.prompt import Prompt
 
-ALPHAS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-"""The penalties that yang24 searched; 0.01 is the one it draws."""
 TOLERANCE = 1e-13
-"""How far the optimality conditions may be missed, in units of the largest |X'y|, beyond rounding."""
+"""By how much the optimality conditions may be violated beyond rounding, in units of the largest |X'y|."""
 ROUNDS = 2000
-"""Rounds after which a fit is given up as not converging."""
+"""Rounds after which a fit counts as not converging."""
 RIDGE = 1e-13
-"""Added to G_SS, in units of G's largest entry: along dependent columns a step is long, and ends where one is 0."""
+"""Added to G_SS, in units of G's largest entry. Along dependent columns a step is long, and stops where one is 0."""
 SWEEPS = 2
-"""Sweeps of coordinate descent in a round: they find the nonzero entries, the Newton step then places them."""
+"""Sweeps of coordinate descent in a round: they find the nonzero entries, whose values the Newton step then sets."""
 
 
 @checked
@@ -29,31 +25,20 @@ def lasso(prompt: Prompt, alpha: float = 0.01) -> Float[Tensor, "batch n"]:
 
         w = argmin (1/2i) |y - X w|^2 + alpha |w|_1
 
-    Ref: yang24, Sec. 5.2, with scikit-learn's objective, as in the released program. Exact: every fit meets the
-    optimality conditions to `TOLERANCE`.
+    Ref: yang24, Sec. 5.2, which searched alpha from 1e-4 to 1 and draws 0.01; scikit-learn's objective, as in the
+    released program. Exact: every fit meets the optimality conditions to `TOLERANCE`.
     """
     weights = lasso_weights(prompt, alpha)
     return (weights * prompt.xs.double()).sum(-1)
 
 
-def lasso_path(prompt: Prompt, alphas: Sequence[float] = ALPHAS) -> Float[Tensor, "alphas batch n"]:
-    """`lasso` for several penalties."""
-    return torch.stack([lasso(prompt, alpha) for alpha in alphas])
-
-
-def best_alpha(prompt: Prompt, alphas: Sequence[float] = ALPHAS) -> float:
-    """The penalty with the least mean squared error over all positions of these prompts. Ref: yang24, Sec. 5.2."""
-    errors = (lasso_path(prompt, alphas) - prompt.ys.double()).square().mean((1, 2))
-    return alphas[int(errors.argmin())]
-
-
 def lasso_weights(prompt: Prompt, alpha: float = 0.01) -> Float[Tensor, "batch n d"]:
-    """The Lasso's w at each position, from the pairs before it; 0 at the first.
+    """The Lasso's w at each position, fitted to the pairs before it; 0 at the first.
 
-    Each prefix starts from the solution of the one before, which shares most of its nonzero entries.
+    Each prefix starts from the solution of the previous one, which shares most of its nonzero entries.
     """
     if alpha <= 0:
-        raise ValueError(f"`alpha` must be above 0; got {alpha}. Use least squares for no penalty.")
+        raise ValueError(f"`alpha` must be above 0; got {alpha}. For no penalty use `least_squares`.")
     xs, ys = prompt.xs.double(), prompt.ys.double()
     batch, n, d = xs.shape
     gram, moment = xs.new_zeros(d, d, batch), xs.new_zeros(d, batch)
@@ -71,30 +56,30 @@ def _solve(
 ) -> Float[Tensor, "d batch"]:
     """argmin w'Gw/2 - c'w + penalty |w|_1 for every problem of the batch, which is the last axis.
 
-    Rounds of coordinate descent and a Newton step on the nonzero entries, both of which only descend; a problem leaves
-    once it is solved. With the right nonzero entries and signs one Newton step ends on the solution.
+    Each round does coordinate descent and a Newton step on the nonzero entries; both only lower the objective. Solved
+    problems leave the batch. With the right nonzero entries and signs, one Newton step reaches the solution.
     """
     solution = torch.empty_like(start)
-    scale = moment.abs().amax(0).clamp_min(penalty)
-    open_ = torch.arange(moment.shape[1], device=moment.device)
-    w, placed = start, torch.ones_like(open_, dtype=torch.bool)
+    size = moment.abs().amax(0).clamp_min(penalty)
+    unsolved = torch.arange(moment.shape[1], device=moment.device)
+    w, full_step = start, torch.ones_like(unsolved, dtype=torch.bool)
     for _ in range(ROUNDS):
-        # where the last step ended at a zero, the nonzero entries left are not placed yet: no new ones before they are
-        w = torch.where(placed, _descend(gram, moment, penalty, w), w)
-        w, placed = _newton(gram, moment, penalty, w)
-        missed = _missed(moment - _times(gram, w), w, penalty)
+        # where the last step stopped at a zero, the other nonzero entries are not right yet: no new ones until they are
+        w = torch.where(full_step, _descend(gram, moment, penalty, w), w)
+        w, full_step = _newton(gram, moment, penalty, w)
+        violation = _violation(moment - _times(gram, w), w, penalty)
         rounding = 1e-15 * gram.diagonal().amax(-1) * w.abs().sum(0)
-        done = missed <= TOLERANCE * scale + rounding
-        solution[:, open_[done]] = w[:, done]
+        done = violation <= TOLERANCE * size + rounding
+        solution[:, unsolved[done]] = w[:, done]
         left = ~done
         if not bool(left.any()):
             return solution
         if bool(done.any()):
-            open_, scale = open_[left], scale[left]
-            gram, moment, w, placed = gram[..., left], moment[:, left], w[:, left], placed[left]
+            unsolved, size = unsolved[left], size[left]
+            gram, moment, w, full_step = gram[..., left], moment[:, left], w[:, left], full_step[left]
     raise ValueError(
-        f"{len(open_)} Lasso fits did not converge in {ROUNDS} rounds with a penalty of {penalty:g}; "
-        "their examples are too nearly dependent for it. Raise `alpha`."
+        f"{len(unsolved)} Lasso fits did not converge in {ROUNDS} rounds with a penalty of {penalty:g}: "
+        "their examples are too nearly dependent. Raise `alpha`."
     )
 
 
@@ -117,7 +102,7 @@ def _descend(gram: Tensor, moment: Tensor, penalty: float, w: Tensor) -> Tensor:
 
 
 def _newton(gram: Tensor, moment: Tensor, penalty: float, w: Tensor) -> tuple[Tensor, Tensor]:
-    """The best of the Newton step on the nonzero entries and the places before it where one becomes 0; whether whole.
+    """The best point on the Newton step of the nonzero entries: its end, or where an entry becomes 0; whether its end.
 
     p = -(G_SS)^-1 (G w - c + penalty sign(w))_S
     """
@@ -134,7 +119,7 @@ def _newton(gram: Tensor, moment: Tensor, penalty: float, w: Tensor) -> tuple[Te
     crossing = torch.where((crossing > 0) & (crossing < 1), crossing, 1.0)
     lengths = torch.cat((crossing, torch.ones_like(crossing[:1])))
     places = w + lengths[:, None] * step
-    # the entry that crosses there is 0 exactly, not to rounding
+    # the entry that crosses zero there is exactly 0, not just to rounding
     places[:-1].diagonal()[:] = torch.where(crossing < 1, 0.0, places[:-1].diagonal().T).T
     linear = ((_times(gram, w) - moment) * step).sum(0)
     curvature = (step * _times(gram, step)).sum(0)
@@ -143,8 +128,8 @@ def _newton(gram: Tensor, moment: Tensor, penalty: float, w: Tensor) -> tuple[Te
     return places.gather(0, best.expand(1, *w.shape))[0], lengths.gather(0, best[None])[0] == 1
 
 
-def _missed(residual: Tensor, w: Tensor, penalty: float) -> Tensor:
-    """How far c - G w is from penalty sign(w) where w is not 0, and above penalty where it is."""
+def _violation(residual: Tensor, w: Tensor, penalty: float) -> Tensor:
+    """How far c - G w is from penalty sign(w) where w is not 0, and above penalty where w is 0."""
     return torch.where(w == 0, residual.abs() - penalty, (residual - penalty * w.sign()).abs()).amax(0)
 
 

@@ -10,16 +10,16 @@ from looped.baselines.checked import checked
 from looped.prompt import Prompt
 
 CHUNK = 2**22
-"""Distances in memory at once."""
+"""Number of distances in memory at once."""
 
 
 @checked
 def nearest(prompt: Prompt, k: int = 3) -> Float[Tensor, "batch n"]:
-    """Predict y_i by the mean label of the k nearest x before it: of all of them while they are fewer, 0 for none.
+    """Predict y_i by the mean label of the k nearest x before it: of all if they are fewer than k, 0 if there are none.
 
         f(x_i) = (1/k) sum of y_j over the k least |x_i - x_j|, j < i
 
-    Ref: yang24, Fig. 10 (3 neighbours). In float64; of equally distant x the earlier ones count.
+    Ref: yang24, Fig. 10 (3 neighbours). In float64; of equally distant x the earlier ones are taken.
     """
     if k < 1:
         raise ValueError(f"`k` must be at least 1 neighbour; got {k}.")
@@ -31,7 +31,7 @@ def nearest(prompt: Prompt, k: int = 3) -> Float[Tensor, "batch n"]:
 
 def _nearest(xs: Float[Tensor, "batch n d"], ys: Float[Tensor, "batch n"], k: int) -> Float[Tensor, "batch n"]:
     n = xs.shape[1]
-    # differences, not |a|^2 + |b|^2 - 2ab, which loses the small distances of large x
+    # not |a|^2 + |b|^2 - 2ab, which loses small distances between large x
     distances = torch.cdist(xs, xs, compute_mode="donot_use_mm_for_euclid_dist")
     later = torch.ones(n, n, dtype=torch.bool, device=xs.device).triu()
     distances.masked_fill_(later, torch.inf)

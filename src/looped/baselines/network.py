@@ -1,4 +1,4 @@
-"""A two-layer network trained on each prompt's examples, all prompts at once as one batch of networks."""
+"""A two-layer network trained on each prompt's examples, with all prompts as one batch of networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from looped.baselines.positions import Report, chosen
 from looped.prompt import Prompt
 
 CHUNK = 2**22
-"""Weights in training at once: more would leave the processor's caches."""
+"""Number of weights trained at once; more would not fit the processor's caches."""
 
 
 @checked
@@ -32,9 +32,9 @@ def two_layer(
 
         f(x) = v' max(A x + a, 0) + b,  loss = mean (f(x_j) - y_j)^2 over a minibatch of the pairs
 
-    Ref: yang24, Fig. 10c and released program: 100 hidden units, Adam 5e-3, minibatches of 10 (of all while fewer),
-    1000 steps. The loss is each prompt's own, where the program takes the mean over prompts: Adam divides that out,
-    but for its epsilon. Positions that are not in `at` are not a number. Computed in the prompt's precision.
+    Ref: yang24, Fig. 10c and released program: 100 hidden units, Adam 5e-3, minibatches of 10 (or all pairs if fewer),
+    1000 steps. Each prompt has its own loss, where the program takes the mean over prompts; Adam divides that factor
+    out, except for its epsilon. Positions not in `at` are NaN. Computed in the prompt's precision.
     """
     for name, value in {"hidden": hidden, "minibatch": minibatch}.items():
         if value < 1:
@@ -46,24 +46,24 @@ def two_layer(
     positions = chosen(at, n)
     rows = max(1, CHUNK // (hidden * (d + 2)))
     for turn, i in enumerate(positions):
-        # a position's numbers do not depend on which others are asked for, nor a prompt's on the chunks
+        # a position's random numbers do not depend on `at`, nor a prompt's on the chunks
         generator = torch.Generator().manual_seed(seed * 1_000_003 + i)
         weights = initial_weights(batch, d, hidden, generator, like=prompt.xs)
         batches = minibatches(i, minibatch, steps, generator).to(prompt.xs.device)
         for first in range(0, batch, rows):
             part = slice(first, first + rows)
-            own = [weight[part].clone() for weight in weights]
+            predictions[part, i] = 0.0
             if i:
-                train(own, prompt.xs[part, :i], prompt.ys[part, :i], batches, rate)
-            answer = network(own, prompt.xs[part, i : i + 1])[:, 0] if i else 0.0
-            predictions[part, i] = answer.double() if isinstance(answer, Tensor) else answer
+                trained = [weight[part].clone() for weight in weights]
+                train(trained, prompt.xs[part, :i], prompt.ys[part, :i], batches, rate)
+                predictions[part, i] = network(trained, prompt.xs[part, i : i + 1])[:, 0].double()
             if progress:
                 progress((turn + min(1.0, (first + rows) / batch)) / len(positions))
     return predictions
 
 
 def initial_weights(models: int, d: int, hidden: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
-    """A, a, v and b of every network, uniform within 1 / sqrt(inputs): the framework's default for a linear layer."""
+    """A, a, v and b of every network, uniform within 1 / sqrt(inputs): torch's default for a linear layer."""
 
     def uniform(*shape: int, inputs: int) -> Tensor:
         draw = torch.rand(models, *shape, generator=generator, dtype=torch.float64)
@@ -78,13 +78,13 @@ def initial_weights(models: int, d: int, hidden: int, generator: torch.Generator
 
 
 def minibatches(examples: int, size: int, steps: int, generator: torch.Generator) -> Int[Tensor, "steps size"]:
-    """Which examples each step sees: drawn without repetition, the same for every prompt, all where there are few."""
+    """The examples of each step: drawn without repetition, the same for every prompt, all if there are few."""
     keys = torch.rand(steps, examples, generator=generator)
     return keys.argsort(dim=1)[:, :size]
 
 
 def network(weights: Sequence[Tensor], xs: Float[Tensor, "models n d"]) -> Float[Tensor, "models n"]:
-    """f(x) of every network at its own x."""
+    """f(x) of every network at its prompt's x."""
     first, first_bias, second, second_bias = weights
     return torch.baddbmm(second_bias, torch.baddbmm(first_bias, xs, first).relu_(), second)[..., 0]
 
@@ -97,7 +97,7 @@ def train(
     batches: Int[Tensor, "steps size"],
     rate: float,
 ) -> None:
-    """Adam on every network's own loss, in place: it treats each weight alone, so that the batch is one optimiser."""
+    """Adam on every network's loss, in place; it treats each weight alone, so one optimizer serves the whole batch."""
     for weight in weights:
         weight.requires_grad_()
     optimizer = torch.optim.Adam(weights, lr=rate)

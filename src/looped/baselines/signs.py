@@ -1,4 +1,4 @@
-"""A baseline that reads the signs of x only."""
+"""A baseline that reads only the signs of x."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class OnSigns:
     """`baseline` on prompts whose x are replaced by sign(x)."""
 
     baseline: Callable[..., Tensor]
-    """What answers."""
+    """The baseline that answers."""
 
     def __call__(self, prompt: Prompt, **options: Any) -> Tensor:
-        """The baseline's predictions; `options` go to it."""
+        """The baseline's predictions; `options` are passed on to it."""
         return self.baseline(replace(prompt, xs=prompt.xs.sign()), **options)
 
 
 def on_signs(baseline: Callable[..., Tensor]) -> OnSigns:
-    """`baseline` made to read sign(x): all that a tree which splits at 0 depends on. Ref: yang24, Fig. 10b."""
+    """`baseline` on sign(x), which is all that a tree splitting at 0 depends on. Ref: yang24, Fig. 10b."""
     return OnSigns(baseline)

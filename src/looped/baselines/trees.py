@@ -1,4 +1,4 @@
-"""Greedy and boosted trees, fitted prompt by prompt and prefix by prefix by their own libraries."""
+"""Greedy and boosted trees, fitted by scikit-learn and XGBoost for each prompt and prefix."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from looped.baselines.positions import Report, chosen
 from looped.prompt import Prompt
 
 Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
-"""Examples, labels and a query of shape (1, d) to a prediction."""
+"""(examples, labels, query of shape (1, d)) -> prediction."""
 
 
 @checked
@@ -31,8 +31,8 @@ def greedy_tree(
 ) -> Float[Tensor, "batch n"]:
     """Predict y_i by scikit-learn's regression tree fitted to the i-1 pairs before it.
 
-    Ref: yang24, Fig. 10b. Its released program draws `depth` 2 on x and 4 on sign(x); None grows until every leaf is
-    pure. Equally good splits are chosen by `seed`. Positions that are not in `at` are not a number.
+    Ref: yang24, Fig. 10b. Its released program uses `depth` 2 on x and 4 on sign(x); None grows until every leaf is
+    pure. `seed` chooses between equally good splits. Positions not in `at` are NaN.
     """
     try:
         from sklearn.tree import DecisionTreeRegressor
@@ -59,8 +59,8 @@ def boosted(
 ) -> Float[Tensor, "batch n"]:
     """Predict y_i by XGBoost fitted to the i-1 pairs before it. Ref: yang24, Fig. 10b (depth 4, 50 trees, rate 0.1).
 
-    The booster is called directly: the same numbers as `xgboost.XGBRegressor`, which spends most of its time on checks
-    when there are few examples. XGBoost computes in float32, and lets `workers` threads run at once.
+    The booster is called directly, with the same results as `xgboost.XGBRegressor`, which spends most of its time on
+    checks when examples are few. XGBoost computes in float32; `workers` threads can run it at once.
     """
     try:
         import xgboost
@@ -80,7 +80,7 @@ def boosted(
 def _by_prefix(
     prompt: Prompt, fit: Fit, at: Sequence[int] | None, progress: Report | None, *, workers: int
 ) -> Float[Tensor, "batch n"]:
-    """One fit a prompt and position of `at`, prompts shared out over `workers` threads."""
+    """One fit for each prompt and position in `at`; `workers` threads share the prompts."""
     _positive("workers", workers)
     xs, ys = prompt.xs.detach().cpu().double().numpy(), prompt.ys.detach().cpu().double().numpy()
     batch, n = ys.shape
@@ -88,7 +88,7 @@ def _by_prefix(
     positions = chosen(at, n)
     counter, lock, total = itertools.count(1), threading.Lock(), batch * max(1, len(positions))
 
-    def one(row: int) -> None:
+    def fit_prompt(row: int) -> None:
         for i in positions:
             predictions[row, i] = fit(xs[row, :i], ys[row, :i], xs[row, i : i + 1]) if i else 0.0
             with lock:
@@ -98,10 +98,10 @@ def _by_prefix(
 
     if workers == 1:
         for row in range(batch):
-            one(row)
+            fit_prompt(row)
     else:
         with ThreadPoolExecutor(workers) as pool:
-            list(pool.map(one, range(batch)))
+            list(pool.map(fit_prompt, range(batch)))
     return torch.from_numpy(predictions).to(prompt.ys.device)
 
 

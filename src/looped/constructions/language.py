@@ -39,11 +39,7 @@ class Stream:
         """The coordinates of a subspace."""
         if name not in self.spaces:
             raise ValueError(f"the stream has no subspace `{name}`; it has {list(self.spaces)}. Use one of them.")
-        first = 0
-        for other, size in self.spaces.items():
-            if other == name:
-                break
-            first += size
+        first = sum(list(self.spaces.values())[: list(self.spaces).index(name)])
         return slice(first, first + self.spaces[name])
 
     def read(self, read: Read) -> Float[Array, "rows width"]:

@@ -186,8 +186,4 @@ def pair_positions(place: Rotations, num_pairs: int) -> dict[str, Array]:
 
 def side_by_side(sizes: dict[str, int]) -> dict[str, Array]:
     """Input matrices that give each subspace the next coordinates of the token."""
-    total, first, blocks = sum(sizes.values()), 0, {}
-    for name, size in sizes.items():
-        blocks[name] = np.eye(size, total, first)
-        first += size
-    return blocks
+    return {name: Stream(sizes).read({name: 1.0}) for name in sizes}

@@ -100,6 +100,7 @@ def sec3_1_2() -> Iterator[Finding]:
         errors.append(float(loop_differences(soft, torch.stack(expected)).max()))
         plain = transformer(d=d, rates=rates * float(tau.mean()), kernel=kernels.exp, maps=maps)
         against_exp.append(float(loop_differences(predictions(plain, prompt), soft).max()))
+    others = {"softmax against exp of rate r mean(tau)": against_exp}
     yield Finding(
         measured=max(errors),
         bound=EXACT,
@@ -107,15 +108,7 @@ def sec3_1_2() -> Iterator[Finding]:
         instance=f"d={d}, n in {sizes}, {loops} layers, a different rate in each, sigma = {sigma}, 10 prompts each on "
         f"the sphere; exp attention with the single rate r mean(tau) for all x differs by {against_exp[0]:.2f} at "
         f"n={sizes[0]} and by {against_exp[-1]:.2f} at n={sizes[-1]}",
-        plot=bound_plot(
-            "n",
-            sizes,
-            "relative difference",
-            errors,
-            EXACT,
-            {"softmax against exp of rate r mean(tau)": against_exp},
-            log_x=True,
-        ),
+        plot=bound_plot("n", sizes, "relative difference", errors, EXACT, others, log_x=True),
     )
     prompt, rates = normal_prompts(20, 12, d, 50, sphere=True), torch.linspace(0.02, 0.05, loops, dtype=torch.float64)
     with_exp = predictions(transformer(d=d, rates=rates, kernel=kernels.exp), prompt)

@@ -78,6 +78,7 @@ def exit_saves() -> Iterator[Finding]:
     error = float((settled[0].predictions - prompts.answer).abs()[settled[0].finished].max())
     oracle = (prediction_errors(model, prompts, budget) <= 1e-3).double().argmax(0).double().mean() + 1
     hard = 1 - float(model.settle(full_spectrum.prompt, rule, max_loops=budget).loops.double().mean()) / budget
+    x_label = "standard deviation of label noise"
     yield Finding(
         measured=saved[0] if error <= 1e-3 else 0.0,
         bound=0.2,
@@ -88,13 +89,7 @@ def exit_saves() -> Iterator[Finding]:
         f"{hard:.0%} is saved; certified exits by label noise: "
         + ", ".join(f"{noise:g}: {share:.0%}" for noise, share in zip(NOISES, certified, strict=True)),
         plot=bound_plot(
-            "standard deviation of label noise",
-            NOISES,
-            "share of loops saved",
-            saved,
-            0.2,
-            {"certified exits": certified},
-            log_y=False,
+            x_label, NOISES, "share of loops saved", saved, 0.2, {"certified exits": certified}, log_y=False
         ),
     )
 

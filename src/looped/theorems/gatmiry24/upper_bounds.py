@@ -141,6 +141,8 @@ def rates() -> Iterator[Finding]:
     logs = torch.tensor(KAPPAS, dtype=torch.float64).log2()
     lines = {name: torch.tensor(depths[name]).double() for name in depths}
     fitted = {name: slope(logs, line if name == "Newton" else line.log2()) for name, line in lines.items()}
+    chebyshev, others = depths["Chebyshev"], {name: depths[name] for name in ("gradient descent", "Newton")}
+    theory = [depth(kappa, 1e-3) for kappa in KAPPAS]
     target = {"Chebyshev": 0.5, "gradient descent": 1.0, "Newton": 2.0}
     yield Finding(
         measured=max(abs(fitted[name] / target[name] - 1) for name in target),
@@ -149,15 +151,7 @@ def rates() -> Iterator[Finding]:
         instance="fitted " + ", ".join(f"{name} {fitted[name]:.3f} for {target[name]:g}" for name in target)
         + f"; kappa in {KAPPAS}, depths " + ", ".join(f"{name} {depths[name]}" for name in target)
         + f"; d={D}, n={N}, {NUM} random and {NUM} extreme prompts; measured is the largest relative deviation",
-        plot=bound_plot(
-            "kappa",
-            KAPPAS,
-            "least depth with error 1e-3",
-            depths["Chebyshev"],
-            [depth(kappa, 1e-3) for kappa in KAPPAS],
-            {name: depths[name] for name in ("gradient descent", "Newton")},
-            log_x=True,
-        ),
+        plot=bound_plot("kappa", KAPPAS, "least depth with error 1e-3", chebyshev, theory, others, log_x=True),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.models.blocks import Attention, stack
 from looped.models.decoder import DecoderConfig
 from looped.models.kernel_transformer import restricted
-from looped.models.query_stream import supports_query_stream, query_stream
+from looped.models.query_stream import query_stream, supports_query_stream
 from looped.prompt import Prompt
 from looped.tasks.networks import ReLUNetwork
 from looped.tasks.regression import LinearRegression

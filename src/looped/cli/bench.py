@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from looped.bench.cases import Case, Dtype, chosen_cases, left_out
 from looped.bench.agreement import compare, rounding
+from looped.bench.cases import Case, Dtype, chosen_cases, left_out
 from looped.bench.measure import Measured, matrix_rate, measure, obstacle, stepper
-from looped.bench.rivals import RIVALS, transformers
 from looped.bench.results_table import bench_figure, notes, table
+from looped.bench.rivals import RIVALS, transformers
 from looped.cli.common import Device, Json, Quiet, late, messages, pick_device, print_json, say
 from looped.files import finite, write_json
 from looped.papers.yang24 import Scale

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from looped.models.base import LoopedModel
 from looped.models.loop import Context, State, leaves, tree_map
-from looped.models.query_stream import supports_query_stream, query_stream
+from looped.models.query_stream import query_stream, supports_query_stream
 
 
 @torch.no_grad()

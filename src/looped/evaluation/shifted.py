@@ -19,7 +19,7 @@ from looped.config import nearest, override
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import CHUNK, Baseline, Curve, Evaluation, baselines_for, judged_loops
 from looped.models.base import LoopedModel
-from looped.models.query_stream import supports_query_stream, query_stream
+from looped.models.query_stream import query_stream, supports_query_stream
 from looped.prompt import Prompt
 from looped.tasks.shifts import Questions, Shift, Shifted
 from looped.tasks.task import Task

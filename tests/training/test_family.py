@@ -5,11 +5,11 @@ import torch
 
 from looped.experiment import OptimizerConfig
 from looped.functional.schedules import Staircase, Trapezoid
-from looped.models.blocks import unstack
 from looped.models.kernel_transformer import functional, restricted
 from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression
 from looped.training.family import Clip, build_family, train_family
+from unstacking import unstack
 
 D, N, STEPS = 3, 6, 12
 

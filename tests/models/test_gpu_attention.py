@@ -132,7 +132,7 @@ def test_agrees_with_the_library_on_the_layout_of_blocks():
     ("make", "message"),
     [
         (lambda: attention(torch.zeros(2, 5, 100), 2), "`qkv` must be"),
-        (lambda: attention(torch.zeros(2, 5, 3 * 2 * 24), 2), "16, 32 or 64 wide; got 24"),
+        (lambda: attention(torch.zeros(2, 5, 3 * 2 * 24), 2), r"\(16, 32, 64\) wide here; got 24"),
         (lambda: attention(torch.zeros(2, 5, 96), 2, out=torch.zeros(2, 5, 33)), "`out` must be"),
         (lambda: attention(torch.zeros(2, 5, 96, dtype=torch.float64), 2), "bfloat16 or float32"),
     ],

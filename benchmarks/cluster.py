@@ -25,7 +25,7 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # loopback only; read whe
 
 import torch
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.executors import Executor
@@ -47,7 +47,7 @@ def experiment(steps: int) -> Experiment:
             batch=32,
             points=7,
             dtype="float64",
-            optimizer=OptimizerConfig(learning_rate=0.001),
+            optimizer=Adam(learning_rate=0.001),
             log_every=10,
             checkpoint_every=10,
         ),

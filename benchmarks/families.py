@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from looped.experiment import OptimizerConfig
+from looped.experiment import AdamW
 from looped.models.batch_last import to_last
 from looped.papers.gatmiry24.losses import exact_loss, residual
 from looped.papers.gatmiry24.training import Member, mixture
@@ -48,7 +48,7 @@ def as_one_batch(models: int, steps: int) -> float:
     """How many times faster `models` models train together than one after the other."""
     s, weights = Member(depth=DEPTH, seed=0, **mixture(9)).nodes()
     start = 1e-4 * torch.randn(models, DEPTH, D, D, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    adam = OptimizerConfig(kind="adamw", learning_rate=0.01, betas=(0.99, 0.9))
+    adam = AdamW(learning_rate=0.01, betas=(0.99, 0.9))
 
     def train(part: Tensor) -> Tensor:
         depths = [DEPTH] * len(part)

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Experiment, Muon, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.folder import checkpoint_path
@@ -43,7 +43,7 @@ TRAIN = TrainConfig(
     steps=30,
     batch=2,
     points=3,
-    optimizer=OptimizerConfig(kind="muon", learning_rate=0.01, clip=1.0),
+    optimizer=Muon(learning_rate=0.01, clip=1.0),
     average=0.9,
     log_every=3,
     checkpoint_every=2,

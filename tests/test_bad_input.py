@@ -120,7 +120,7 @@ def test_training_without_end_is_refused():
 
 
 def test_a_sweep_without_end_is_refused():
-    base = Experiment(task=LinearRegression(d=2), model=DecoderConfig(d=2))
+    base = Experiment(task=LinearRegression(d=2), model=DecoderConfig(d=2), train=TrainConfig())
     with pytest.raises(ValueError, match="a sweep has at most 100,000 trials"):
         trials(base, {"model.loops": list(range(1, 401))}, seeds=range(10**15))
     assert MAX_TRIALS == 100_000

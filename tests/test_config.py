@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looped.config import code_of, decode, encode, name_of, nearest, override, parse_value
-from looped.experiment import FORMAT, Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import FORMAT, Adam, AdamW, Experiment, Muon, Setup, TrainConfig
 from looped.functional import kernels
 from looped.functional.schedules import Ramp, RandomDepth, Schedule, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
@@ -53,14 +53,16 @@ counts = st.one_of(
     ),
 )
 factors = st.builds(lambda a, b: Trapezoid(warmup=a / 2, decay=b / 2), st.floats(0, 1), st.floats(0, 1))
-optimizers = st.builds(
-    OptimizerConfig,
-    kind=st.sampled_from(["adam", "adamw", "muon"]),
-    learning_rate=positive,
-    betas=st.tuples(st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True)),
-    weight_decay=finite,
-    clip=st.none() | positive,
-    schedule=factors | counts,
+rates = {
+    "learning_rate": positive,
+    "betas": st.tuples(st.floats(0, 1, exclude_max=True), st.floats(0, 1, exclude_max=True)),
+    "clip": st.none() | positive,
+    "schedule": factors | counts,
+}
+optimizers = st.one_of(
+    st.builds(Adam, **rates),
+    st.builds(AdamW, weight_decay=positive, **rates),
+    st.builds(Muon, muon_learning_rate=positive, **rates),
 )
 train_configs = st.builds(
     TrainConfig,
@@ -77,13 +79,19 @@ train_configs = st.builds(
     start=st.none() | st.text(max_size=20),
     seed=st.integers(),
 )
+
+
+def made(d, noise, train, loops, name):
+    parts = {
+        "name": name,
+        "task": LinearRegression(d=d, noise=noise),
+        "model": DecoderConfig(d=d, width=16, heads=2, loops=loops),
+    }
+    return Setup(**parts) if train is None else Experiment(**parts, train=train)
+
+
 experiments = st.builds(
-    lambda d, noise, train, loops, name: Experiment(
-        name=name,
-        task=LinearRegression(d=d, noise=noise),
-        model=DecoderConfig(d=d, width=16, heads=2, loops=loops),
-        train=train,
-    ),
+    made,
     small,
     positive,
     st.none() | train_configs,
@@ -95,7 +103,7 @@ experiments = st.builds(
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(experiments)
 def test_every_config_survives_json(experiment):
-    assert Experiment.from_data(through_json(experiment.to_data())) == experiment
+    assert Setup.from_data(through_json(experiment.to_data())) == experiment
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -156,6 +164,22 @@ def test_an_unknown_field_in_a_file_is_told_the_nearest():
     data["train"]["optimizer"]["betaz"] = [0.9, 0.99]
     with pytest.raises(ValueError, match=r"unknown field `train.optimizer.betaz`. Did you mean `betas`"):
         Experiment.from_data(data)
+
+
+def test_a_field_of_another_class_is_told_where_it_is():
+    message = r"unknown field `train.optimizer.weight_decay`. Muon has none; AdamW has."
+    with pytest.raises(ValueError, match=message):
+        override(yang24.linear("smoke"), ["train.optimizer.weight_decay=0.5"])
+    with pytest.raises(ValueError, match=r"unknown field `train.depth.every`. RandomDepth has none; Staircase has."):
+        override(yang24.linear("smoke"), ["train.depth.every=3"])
+
+
+def test_a_class_may_be_given_by_its_short_name():
+    changed = override(yang24.linear("smoke"), ['train.optimizer={"type": "AdamW", "weight_decay": 0.5}'])
+    assert changed.train.optimizer == AdamW(weight_decay=0.5)
+    with pytest.raises(ValueError, match=r"`type` must be a name of the form `module:name`; got 'OwnTask'"):
+        decode({"type": "OwnTask", "d": 3}, Task)  # loaded, but not handed over
+    assert decode({"type": "OwnTask", "d": 3}, Task, code=code_of(OwnTask)) == OwnTask(d=3)
 
 
 def test_nearest_lists_all_where_none_is_near():

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from looped import Experiment, LinearRegression, LoopedModel, ModelConfig, OptimizerConfig, Prompt, Task, TrainConfig
+from looped import Experiment, LinearRegression, LoopedModel, ModelConfig, Muon, Prompt, Task, TrainConfig
 from looped.models.blocks import Block, Linear
 
 
@@ -74,7 +74,7 @@ class SmallModel(LoopedModel):
 def tiny() -> Experiment:
     """A recipe."""
     train = TrainConfig(
-        steps=8, batch=4, points=4, log_every=3, optimizer=OptimizerConfig(kind="muon", learning_rate=0.01)
+        steps=8, batch=4, points=4, log_every=3, optimizer=Muon(learning_rate=0.01)
     )
     return Experiment(name="own", task=Cubic(d=2), model=Small(loops=2), train=train)
 

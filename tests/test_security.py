@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import looped
-from looped import DecoderConfig, Experiment, LinearRegression, Run, evaluate, load
+from looped import DecoderConfig, LinearRegression, Run, Setup, evaluate, load
 from looped.cli import main
 from looped.evaluation.saved import save_evaluation
 from looped.files import write_json
@@ -225,7 +225,7 @@ ESCAPES = ["../../x", "/tmp/x", "..", ".", "a/b", "a\\b", "a\0b", "", " ", "~", 
 @pytest.mark.parametrize("name", ESCAPES)
 def test_a_name_in_a_config_cannot_leave_its_folder(name, run, tmp_path, capsys):
     with pytest.raises(ValueError, match="`name` names a folder"):
-        Experiment(name=name, task=LinearRegression(d=2), model=DecoderConfig(d=2))
+        Setup(name=name, task=LinearRegression(d=2), model=DecoderConfig(d=2))
     config = json.loads((run.path / "config.json").read_text())
     write_json(run.path / "config.json", {**config, "name": name})
     before = sorted(tmp_path.rglob("*"))
@@ -235,7 +235,7 @@ def test_a_name_in_a_config_cannot_leave_its_folder(name, run, tmp_path, capsys)
 
 @pytest.mark.parametrize("title", ["../../escaped", "/tmp/escaped", "a/../../escaped", "\0", ".."])
 def test_an_evaluations_title_cannot_leave_the_run(title, run):
-    result = evaluate(run.model(), run.experiment.task, points=3, prompts=4)
+    result = evaluate(run.model(), run.setup.task, points=3, prompts=4)
     file = save_evaluation(run, title, result)
     assert file.resolve().parent == (run.path / "evaluations").resolve()
 
@@ -281,7 +281,7 @@ def test_a_config_names_no_other_code(name, run):
 
 
 def test_markup_in_names_labels_and_notes_is_text_on_the_page(run, tmp_path):
-    result = evaluate(run.model(), run.experiment.task, points=4, prompts=4)
+    result = evaluate(run.model(), run.setup.task, points=4, prompts=4)
     curves = [replace(curve, label=EVIL) for curve in result.by_examples]
     save_evaluation(run, EVIL, replace(result, task=EVIL, by_examples=curves))
     facts = json.loads((run.path / "provenance.json").read_text())

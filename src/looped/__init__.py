@@ -10,7 +10,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 try:
     from looped.config import code_of
     from looped.evaluation.curves import evaluate
-    from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+    from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
     from looped.models.base import LoopedModel, ModelConfig
     from looped.models.decoder import DecoderConfig, LoopedDecoder
     from looped.models.loop import Budget, StateChange, settle, unroll
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Adam",
+    "AdamW",
     "Budget",
     "DecoderConfig",
     "Experiment",
@@ -38,9 +40,10 @@ __all__ = [
     "LoopedDecoder",
     "LoopedModel",
     "ModelConfig",
-    "OptimizerConfig",
+    "Muon",
     "Prompt",
     "Run",
+    "Setup",
     "SparseRegression",
     "StateChange",
     "Task",

@@ -1,7 +1,7 @@
 """Configs are data: frozen dataclasses and module-level functions, written as JSON and read back strictly.
 
 A class or function is written `module:name`. Reading one resolves only names of this library, and names in modules
-that the user handed over himself (`Code`): a file on disk can never name other code.
+that the user passed in (`code`): a file on disk can never name other code.
 """
 
 from __future__ import annotations
@@ -133,14 +133,18 @@ def _decode_dataclass(data: Any, hint: type[C], where: str, code: Mapping[str, A
     if not isinstance(data, dict):
         raise ValueError(f"`{where}` must be an object with the fields of {hint.__name__}; got {data!r}.")
     data = dict(data)
-    kind = _resolve(data.pop("type", name_of(hint)), _join(where, "type"), code)
+    name, alike = data.pop("type", name_of(hint)), _subclasses(hint, code)
+    short = isinstance(name, str) and name in alike
+    kind = alike[name] if short else _resolve(name, _join(where, "type"), code)
     if not (isinstance(kind, type) and issubclass(kind, hint) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"`{_join(where, 'type')}` must name a {hint.__name__}; got `{name_of(kind)}`.")
     hints = _hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.init]
+    names = _field_names(kind)
     for key in data:
         if key not in names:
-            raise ValueError(f"unknown field `{_join(where, key)}`. {nearest(key, names)}")
+            having = sorted(short for short, other in alike.items() if key in _field_names(other))
+            remedy = f"{kind.__name__} has none; {', '.join(having)} has." if having else nearest(key, names)
+            raise ValueError(f"unknown field `{_join(where, key)}`. {remedy}")
     values = {key: decode(value, hints[key], _join(where, key), code) for key, value in data.items()}
     try:
         return kind(**values)
@@ -148,9 +152,29 @@ def _decode_dataclass(data: Any, hint: type[C], where: str, code: Mapping[str, A
         raise ValueError(f"`{where}` is incomplete: {error}.") from None
 
 
+def _subclasses(hint: type, code: Mapping[str, Any] | None) -> dict[str, type]:
+    """The dataclasses of looped, or handed over, that a `hint` may stand for, by their short names."""
+    known: dict[str, type] = {}
+    pending = hint.__subclasses__()
+    for kind in pending:  # grows while it is read
+        pending += kind.__subclasses__()
+        allowed = _is_ours(kind.__module__) or kind in (code or {}).values()
+        if allowed and dataclasses.is_dataclass(kind) and not inspect.isabstract(kind):
+            known[kind.__name__] = kind
+    return known
+
+
+def _is_ours(module: str) -> bool:
+    return module == "looped" or module.startswith("looped.")
+
+
+def _field_names(kind: Any) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.init]
+
+
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
-    """A dataclass's annotations, which take long to read: a sweep asks a thousand times."""
+    """A dataclass's annotations; cached, since reading them is slow and a sweep asks a thousand times."""
     return typing.get_type_hints(kind)
 
 
@@ -160,7 +184,7 @@ def _resolve(name: Any, where: str, code: Mapping[str, Any] | None) -> Any:
         raise ValueError(f"`{where}` must be a name of the form `module:name`; got {name!r}.")
     if code is not None and name in code:
         return code[name]
-    if module != "looped" and not module.startswith("looped."):
+    if not _is_ours(module):
         raise ValueError(
             f"`{where}` names code outside looped, `{name}`, that was not handed over. "
             f"Pass the file that defines it (`--code FILE.py`, or `code=` in Python)."
@@ -179,7 +203,7 @@ def _resolve(name: Any, where: str, code: Mapping[str, Any] | None) -> Any:
 
 
 def code_of(*sources: Any) -> dict[str, Any]:
-    """What the user hands over: classes, functions, or whole modules, under the names a config uses for them."""
+    """Classes, functions or whole modules that the user passes in, by the names that a config has for them."""
     things = [
         thing
         for source in sources
@@ -190,7 +214,7 @@ def code_of(*sources: Any) -> dict[str, Any]:
 
 
 def load_code(path: str | Path) -> types.ModuleType:
-    """Import a file of the user's own: handing it over is what allows a config to name what it defines."""
+    """Import a file of the user's own; passing it in is what allows a config to name what it defines."""
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"{path} is not a file.")
@@ -214,7 +238,7 @@ def load_code(path: str | Path) -> types.ModuleType:
 
 def code_places(config: Any) -> dict[str, str]:
     """The modules outside this library that a config names, and their files: what another process must load first."""
-    modules = {_module_name(kind.__module__): sys.modules[kind.__module__] for kind in _kinds(config)}
+    modules = {_module_name(kind.__module__): sys.modules[kind.__module__] for kind in kinds(config)}
     return {
         name: str(Path(module.__file__).resolve())
         for name, module in sorted(modules.items())
@@ -223,13 +247,16 @@ def code_places(config: Any) -> dict[str, str]:
 
 
 def override(config: C, assignments: Iterable[str], code: Mapping[str, Any] | None = None) -> C:
-    """The config with fields changed, all at once: `train.steps=100`, `train.pool=null`, `task={"type": ...}`."""
+    """The config with fields changed, all at once: `train.steps=100`, `train.pool=null`, `task={"type": ...}`.
+
+    A type may be given by its short name: `train.optimizer={"type": "Adam", "learning_rate": 0.001}`.
+    """
     fields: dict[str, Any] = {}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         if not equals or not path.strip():
             raise ValueError(f"an override reads `field=value`; got `{assignment}`.")
-        fields.pop(path.strip(), None)  # the last word counts, in its place
+        fields.pop(path.strip(), None)  # the last assignment counts, in its place
         fields[path.strip()] = parse_value(text.strip())
     return change(config, fields, code)
 
@@ -239,7 +266,7 @@ def change(config: C, fields: Mapping[str, Any], code: Mapping[str, Any] | None 
     data = encode(config)
     for path, value in fields.items():
         _assign(data, path, value)
-    return decode(data, type(config), "", {**code_of(*_kinds(config)), **(code or {})})
+    return decode(data, type(config), "", {**code_of(*kinds(config)), **(code or {})})
 
 
 def _assign(data: dict[str, Any], path: str, value: Any) -> None:
@@ -247,20 +274,20 @@ def _assign(data: dict[str, Any], path: str, value: Any) -> None:
     for depth, part in enumerate([*parents, last]):
         if not isinstance(data, dict):
             raise ValueError(f"unknown field `{path}`: `{'.'.join(parents[:depth])}` is {data!r} and has no fields.")
-        if part not in data:
-            raise ValueError(f"unknown field `{path}`. {nearest(part, data.keys() - {'type'})}")
         if depth < len(parents):
+            if part not in data:
+                raise ValueError(f"unknown field `{path}`. {nearest(part, data.keys() - {'type'})}")
             data = data[part]
-    data[last] = value
+    data[last] = value  # `decode` refuses a field that its class does not have
 
 
-def _kinds(config: Any) -> list[Any]:
+def kinds(config: Any) -> list[Any]:
     """The classes and functions that a config already holds: code the user has handed over by using it."""
     if dataclasses.is_dataclass(config):
-        parts = [_kinds(getattr(config, field.name)) for field in dataclasses.fields(config)]
+        parts = [kinds(getattr(config, field.name)) for field in dataclasses.fields(config)]
         return [type(config), *(kind for part in parts for kind in part)]
     if isinstance(config, (list, tuple)):
-        return [kind for item in config for kind in _kinds(item)]
+        return [kind for item in config for kind in kinds(item)]
     return [config] if inspect.isfunction(config) else []
 
 

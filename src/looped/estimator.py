@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Setup
 from looped.models.algoformer import AlgoFormerConfig
 from looped.models.base import LoopedModel
 from looped.models.decoder import DecoderConfig
@@ -69,7 +69,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
         if self.loops is not None:
             check_loops(self.loops)
-        self.model_, experiment = self._opened()
+        self.model_, setup = self._opened()
         _check_model(self.model_)
         d = _width(self.model_)
         if X.shape[1] > d:
@@ -77,14 +77,14 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
                 f"`X` may have at most {d} features, the d of this model; got {X.shape[1]}. Choose some, reduce them "
                 f"(sklearn.decomposition.PCA({d})), or take a model of a larger d."
             )
-        self.max_examples_ = _max_examples(self.model_, experiment)
+        self.max_examples_ = _max_examples(self.model_, setup)
         self._scaler = StandardScaler(with_mean=self.standardize, with_std=self.standardize).fit(X)
         self._mean, self._unit = 0.0, 1.0
         if self.standardize:
             self._mean, deviation = float(y.mean()), float(y.std())
             # a constant y is answered by itself, whatever the model makes of labels that are all zero
             constant = deviation <= 10 * np.finfo(np.float64).eps * abs(self._mean)
-            trained = 1.0 if experiment is None else experiment.task.label_variance**0.5
+            trained = 1.0 if setup is None else setup.task.label_variance**0.5
             self._unit = 0.0 if constant else deviation / trained
         self._xs = np.asarray(self._scaler.transform(X))
         self._ys = (y - self._mean) / (self._unit or 1.0)
@@ -114,7 +114,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
             return answer_all(self.model_, xs, ys, queries, loops=self.loops)
         return self.model_(_prompt(xs, ys, queries), loops=self.loops)[-1][:, -1]
 
-    def _opened(self) -> tuple[LoopedModel, Experiment | None]:
+    def _opened(self) -> tuple[LoopedModel, Setup | None]:
         """The model, loaded or copied, so that nobody else's is moved to another device; and what it was trained on."""
         if isinstance(self.model, LoopedModel):
             return copy.deepcopy(self.model).to(self.device).eval(), None
@@ -123,7 +123,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
                 f"`model` must be a kept model's name, a run folder or a LoopedModel; got {type(self.model).__name__}."
             )
         run = Run.open(self.model)
-        return run.model(self.device), run.experiment
+        return run.model(self.device), run.setup
 
     def _drawn(self, n: int) -> list[np.ndarray]:
         """The rows of each context: all of them, or random subsets of as many as the model takes, in their order."""
@@ -170,14 +170,14 @@ def _check_model(model: LoopedModel) -> None:
         )
 
 
-def _max_examples(model: LoopedModel, experiment: Experiment | None) -> int | None:
+def _max_examples(model: LoopedModel, setup: Setup | None) -> int | None:
     """The most examples before a query: those it was trained on, or has positions for; None for any number."""
-    return min(_limits(model, experiment), default=None)
+    return min(_limits(model, setup), default=None)
 
 
-def _limits(model: LoopedModel, experiment: Experiment | None) -> Iterator[int]:
-    if experiment is not None and experiment.train is not None:
-        yield experiment.train.points - 1
+def _limits(model: LoopedModel, setup: Setup | None) -> Iterator[int]:
+    if isinstance(setup, Experiment):
+        yield setup.train.points - 1
     if isinstance(model.config, (DecoderConfig, AlgoFormerConfig)):
         yield model.config.positions // 2 - 1  # two tokens a pair
     elif positions := getattr(model.config, "positions", 0):

@@ -12,40 +12,71 @@ from looped.config import LATER, decode, encode
 from looped.functional.schedules import Schedule, Trapezoid
 from looped.models.base import ModelConfig
 from looped.tasks.task import SequenceTask, Task
+from looped.upgrade import CARRIED_OVER, upgrade
 
-FORMAT = 1
-"""Version of the config on disk."""
+FORMAT = 2
+"""Version of the config on disk; `looped.upgrade` reads the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The optimiser and its rates."""
+    """What every optimiser has; each is a class of its own, so that no option can be set and then ignored."""
 
-    kind: Literal["adam", "adamw", "muon"] = "adam"
-    """Muon takes the blocks' matrices; everything else is then Adam's."""
     learning_rate: float = 1e-4
-    """Adam's rate."""
-    muon_learning_rate: float = 0.01
-    """Muon's rate, in units of the update's root mean square."""
+    """Adam's learning rate."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Adam's decay rates."""
-    weight_decay: float = 0.0
-    """AdamW's decay."""
     clip: float | None = None
     """Largest gradient norm; None leaves gradients alone."""
     schedule: Schedule = field(default_factory=Trapezoid)
     """Factor on every rate."""
 
     def __post_init__(self) -> None:
-        for name in ("learning_rate", "muon_learning_rate", "clip"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"`{name}` must be above 0; got {value}.")
+        if type(self) is OptimizerConfig:
+            raise ValueError("an optimiser is `Adam`, `AdamW` or `Muon`; got the `OptimizerConfig` they share.")
+        _check_above_zero(self, "learning_rate", "clip")
 
 
-MOST_STEPS = 10**9
-"""More steps than this are a slip of the hand: they would take years."""
-MOST_EMPHASIS = 10
+@dataclass(frozen=True, kw_only=True)
+class Adam(OptimizerConfig):
+    """Adam for every weight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(OptimizerConfig):
+    """Adam with decoupled weight decay, for every weight."""
+
+    weight_decay: float = 0.0
+    """A step shrinks the weights by this times the learning rate."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight_decay < 0:
+            raise ValueError(f"`weight_decay` must be at least 0; got {self.weight_decay}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon(OptimizerConfig):
+    """Muon for the matrices of the blocks, Adam for all other weights."""
+
+    muon_learning_rate: float = 0.01
+    """Muon's learning rate, in units of the update's root mean square."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_above_zero(self, "muon_learning_rate")
+
+
+def _check_above_zero(config: OptimizerConfig, *names: str) -> None:
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value <= 0:
+            raise ValueError(f"`{name}` must be above 0; got {value}.")
+
+
+MAX_STEPS = 10**9
+"""More steps than this are a typo: they would take years."""
+MAX_EMPHASIS = 10
 """Larger powers score little but the last few pairs of a prompt."""
 
 
@@ -64,23 +95,23 @@ class TrainConfig:
     grad: int | None = None
     """The last `grad` loops carry gradient; None: all. Weight tying needs all."""
     depth: Schedule | None = None
-    """Loops at each step; None: always the model's `loops`."""
+    """Added to the model's `loops` at each step, so that a step may have fewer loops or more; None: nothing."""
     dims: Schedule | None = None
     """Active dimensions at each step; None: all. The rest are masked, so shapes stay fixed."""
     active_points: Schedule | None = None
     """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
     emphasis: float = field(default=0.0, metadata=LATER)
-    """Weight of the i-th pair of a prompt in the loss, i^emphasis, and so in the logged loss; 0: all the same."""
+    """The i-th pair of a prompt has weight i^emphasis in the loss, the logged one too; 0: all pairs weigh the same."""
     pool: int | None = None
     """Draw prompts from this many fixed ones; None: fresh prompts at every step."""
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    optimizer: OptimizerConfig = field(default_factory=Adam)
     """Which optimiser, and its rates."""
     average: float | None = None
     """Decay of a running average of the weights, which the evaluation then reads; None: none."""
     start: str | None = None
-    """Whose weights to start from: a run folder, the name of a kept model or of a run beside this; None: fresh ones."""
+    """The weights to start from: a run folder, a kept model's name, or a run beside this one; None: fresh weights."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
-    """Precision of weights and prompts; bfloat16 is that of the passes alone, over float32 weights, on a GPU."""
+    """Precision of weights and prompts; with bfloat16 only the passes have it, on a GPU; weights stay float32."""
     seed: int = 0
     """One seed names a run: weights and prompts."""
     log_every: int = 50
@@ -88,7 +119,7 @@ class TrainConfig:
     checkpoint_every: int = 500
     """Steps between checkpoints."""
     keep_checkpoints: int = 2
-    """How many of the last checkpoints stay; the one of the best logged loss stays as well."""
+    """How many of the last checkpoints stay; the one with the lowest logged loss stays as well."""
 
     def __post_init__(self) -> None:
         positive = ("steps", "batch", "points", "window", "log_every", "checkpoint_every", "keep_checkpoints")
@@ -96,26 +127,26 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
-        if self.steps > MOST_STEPS:
-            raise ValueError(f"`steps` must be at most {MOST_STEPS:,}; got {self.steps}.")
-        for name in ("depth", "dims", "active_points"):
+        if self.steps > MAX_STEPS:
+            raise ValueError(f"`steps` must be at most {MAX_STEPS:,}; got {self.steps}.")
+        for name in ("dims", "active_points"):
             schedule = getattr(self, name)
-            if schedule is not None and schedule(0, self.steps) < 1:
-                raise ValueError(f"`{name}` must start at 1 or more; got {schedule(0, self.steps)}.")
+            if schedule is not None and (least := schedule.bounds(self.steps)[0]) < 1:
+                raise ValueError(f"`{name}` must be at least 1 at every step; got {least}.")
         if self.pool is not None and self.dims is not None:
             raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
-        if not 0 <= self.emphasis <= MOST_EMPHASIS:
-            raise ValueError(f"`emphasis` must be between 0 and {MOST_EMPHASIS}; got {self.emphasis}.")
+        if not 0 <= self.emphasis <= MAX_EMPHASIS:
+            raise ValueError(f"`emphasis` must be between 0 and {MAX_EMPHASIS}; got {self.emphasis}.")
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"`average` must be between 0 and 1; got {self.average}.")
 
     def windows(self, loops: int) -> dict[str, int | None]:
-        """`grad` and `keep` at a step of `loops` loops: never more than there are."""
+        """`grad` and `keep` at a step of `loops` loops: at most `loops`."""
         return {"grad": None if self.grad is None else min(self.grad, loops), "keep": min(self.window, loops)}
 
 
 def _one_spelling(data: Any) -> Any:
-    """Whole floats as integers: `noise=1` and `noise=1.0` are one config, and its hash is one."""
+    """Whole floats as integers, so that `noise=1` and `noise=1.0` have the same hash."""
     if isinstance(data, dict):
         return {key: _one_spelling(value) for key, value in data.items()}
     if isinstance(data, list):
@@ -124,19 +155,19 @@ def _one_spelling(data: Any) -> Any:
 
 
 def hash_of(data: Any) -> str:
-    """The hash of a config's data, as it is: an older library's may lack a field that has come since."""
+    """The hash of a config's data as written: that of an older library may lack a field that was added since."""
     text = json.dumps(_one_spelling(data), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name can name a folder, and never leads out of the one it is in."""
+    """Whether a name can name a folder, and cannot lead out of the folder it is in."""
     return bool(name.strip(".")) and all(letter.isalnum() or letter in "._-" for letter in name)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """One training run, complete: the same data gives the same run."""
+class Setup:
+    """A model and its task, for weights that were imported or constructed."""
 
     name: str = "experiment"
     """What the run is called."""
@@ -144,32 +175,13 @@ class Experiment:
     """The function class."""
     model: ModelConfig
     """The model."""
-    train: TrainConfig | None = None
-    """How to train; None for weights that were imported or constructed."""
 
     def __post_init__(self) -> None:
-        loops = self.model.loops
-        for name in ("window", "grad"):
-            value = getattr(self.train, name, None)
-            if value is not None and value > loops:
-                raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
-        if getattr(self.model, "inject", None) == "none" and getattr(self.train, "grad", None) is not None:
-            raise ValueError(
-                "without injection the prompt enters by the first state alone: `grad` must be null (all loops), "
-                f"or the read-in is never trained; got {getattr(self.train, 'grad', None)}."
-            )
         for name in ("d", "vocabulary"):
             asked = getattr(self.task, name, None)
             read = getattr(self.model, name, asked)
             if read != asked:
                 raise ValueError(f"`task.{name}` and `model.{name}` must agree; got {asked} and {read}.")
-        if self.train is not None and self.train.emphasis and isinstance(self.task, SequenceTask):
-            raise ValueError(
-                f"`emphasis` counts the pairs of a prompt, and a sequence has none; got {self.train.emphasis}."
-            )
-        asks_everywhere = getattr(self.model, "query", None) == "every" and not getattr(self.model, "causal", True)
-        if self.train is not None and isinstance(self.task, SequenceTask) and asks_everywhere:
-            raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")
         if not is_plain(self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
 
@@ -184,12 +196,59 @@ class Experiment:
         return f"{self.name}-{self.hash}"
 
     def to_data(self, *, complete: bool = False) -> dict[str, Any]:
-        """The experiment as JSON data; a field that came later shows once it is set, or, for people, if `complete`."""
+        """As JSON data; a `LATER` field at its default is left out, unless `complete`, which is for people."""
         return {"format": FORMAT, **encode(self, without="nothing" if complete else "later")}
 
     def brief(self) -> dict[str, Any]:
-        """As JSON data without what has its default value: a figure's settings, which a new field must not change."""
+        """As JSON data without fields at their defaults: for a figure's settings, which a new field must not change."""
         return encode(self, without="defaults")
+
+    @staticmethod
+    def from_data(data: Any, code: Mapping[str, Any] | None = None) -> Setup:
+        """The `Setup` or `Experiment` that `to_data` wrote, here or in the version before.
+
+        `code` holds classes from outside the library.
+        """
+        if not isinstance(data, dict) or type(data.get("format")) is not int:
+            raise ValueError("this is not a looped config: it has no `format` number.")
+        if data["format"] > FORMAT:
+            raise ValueError(
+                f"this config was written by a newer looped (format {data['format']}; this one reads up to {FORMAT}). "
+                "Upgrade looped."
+            )
+        fields = upgrade(data) if data["format"] < FORMAT else data
+        return decode({key: fields[key] for key in fields if key not in ("format", CARRIED_OVER)}, Setup, "", code)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Setup):
+    """One training run, complete: the same data gives the same run."""
+
+    train: TrainConfig
+    """How to train."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        train, loops = self.train, self.model.loops
+        for name, value in (("window", train.window), ("grad", train.grad)):
+            if value is not None and value > loops:
+                raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
+        fewest = loops if train.depth is None else loops + int(train.depth.bounds(train.steps)[0])
+        if fewest < 1:
+            raise ValueError(
+                f"`depth` is added to `loops`, and every step needs at least 1 loop; got {fewest} with loops={loops}. "
+                "Raise `depth` or `loops`."
+            )
+        if getattr(self.model, "inject", None) == "none" and train.grad is not None:
+            raise ValueError(
+                "without injection the prompt enters by the first state alone: `grad` must be null (all loops), "
+                f"or the read-in is never trained; got {train.grad}."
+            )
+        if train.emphasis and isinstance(self.task, SequenceTask):
+            raise ValueError(f"`emphasis` counts the pairs of a prompt, and a sequence has none; got {train.emphasis}.")
+        asks_everywhere = getattr(self.model, "query", None) == "every" and not getattr(self.model, "causal", True)
+        if isinstance(self.task, SequenceTask) and asks_everywhere:
+            raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")
 
     @staticmethod
     def from_brief(data: Mapping[str, Any]) -> Experiment:
@@ -198,12 +257,30 @@ class Experiment:
 
     @staticmethod
     def from_data(data: Any, code: Mapping[str, Any] | None = None) -> Experiment:
-        """Read what `to_data` wrote; `code` holds classes from outside the library."""
-        if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-            raise ValueError("this is not a looped config: it has no `format` number.")
-        if data["format"] > FORMAT:
-            raise ValueError(
-                f"this config was written by a newer looped (format {data['format']}; this one reads up to {FORMAT}). "
-                "Upgrade looped."
-            )
-        return decode({key: value for key, value in data.items() if key != "format"}, Experiment, "", code)
+        """Read what `to_data` wrote; a `Setup` is refused, since it has nothing to train."""
+        return trainable(Setup.from_data(data, code))
+
+    def loops_at(self, step: int) -> int:
+        """The loops of a training step: b + depth(step)."""
+        depth = self.train.depth
+        return self.model.loops + (0 if depth is None else int(depth(step, self.train.steps)))
+
+
+def trainable(setup: Setup) -> Experiment:
+    """The setup as an experiment; weights that were imported or constructed are refused."""
+    if not isinstance(setup, Experiment):
+        raise ValueError(
+            f"`{setup.name}` was imported or constructed: there is nothing to train here. Train a recipe, or a run "
+            "that a recipe made."
+        )
+    return setup
+
+
+def known_hashes(data: Mapping[str, Any], setup: Setup) -> set[str]:
+    """The hashes that checkpoints may carry beside a config file with this `data`, which reads as `setup`.
+
+    Today's hash; that of the file as an older version wrote it; and that of before `tools/carry_over.py` rewrote it.
+    """
+    carried = data.get(CARRIED_OVER)
+    earlier = {carried["from"]} if isinstance(carried, dict) and carried.get("to") == setup.hash else set()
+    return {setup.hash, hash_of({key: data[key] for key in data if key != CARRIED_OVER}), *earlier}

@@ -57,21 +57,21 @@ def keep(
     are those of the lowest logged loss; unless they are the last ones, no figure takes them for the whole training.
     """
     named = name is not None
-    name = name if named else run.experiment.name
+    name = name if named else run.setup.name
     target = Path(out) / name
     _check_target(target, name, run, again, named=named)
     checkpoint = _finished(run)
     checkpoint = (best and run.best()) or checkpoint
     weights = _weights(run, checkpoint)
     origin = _origin(run) | ({} if checkpoint.finished else {"weights_of_step": checkpoint.step})
-    b = run.experiment.model.loops
-    loops = _twice(run.experiment.model.build()) if loops is None else loops
+    b = run.setup.model.loops
+    loops = _twice(run.setup.model.build()) if loops is None else loops
     if loops < b:
         raise ValueError(f"`loops` must be at least the trained {b}; got {loops}.")
     _tidy(target)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
-        small = Run.create(temporary, run.experiment)
+        small = Run.create(temporary, run.setup)
         lines = _thinned((run.path / "metrics.jsonl").read_bytes() if run.metrics() else b"")
         if lines:
             write_bytes(temporary / "metrics.jsonl", lines)
@@ -81,7 +81,7 @@ def keep(
             temporary / "kept.json",
             record(
                 small.model(device),
-                run.experiment.task,
+                run.setup.task,
                 points=points,
                 loops=loops,
                 prompts=prompts,

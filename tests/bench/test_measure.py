@@ -10,6 +10,7 @@ from looped.bench.cases import Case, chosen_cases, left_out
 from looped.bench.check import Agreement, compare, first_gradients
 from looped.bench.measure import Measured, matrix_rate, measure, timed
 from looped.bench.table import bench_figure, notes, table
+from looped.experiment import Adam
 from looped.training.engine import ENGINES
 
 CPU = torch.device("cpu")
@@ -28,7 +29,7 @@ def test_a_case_is_the_papers_step_without_curriculum():
     experiment = replace(PAPER, points=120).experiment(steps=7, clip=None)
     train = experiment.train
     assert train.depth is train.dims is train.active_points is train.optimizer.clip is None
-    assert (train.window, train.grad, train.steps, train.optimizer.kind) == (15, 15, 7, "adam")
+    assert (train.window, train.grad, train.steps, type(train.optimizer)) == (15, 15, 7, Adam)
     assert experiment.model.positions == 240
     with pytest.raises(ValueError, match="`window` must be in"):
         replace(PAPER, window=21)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from looped.bench.rivals import LoopedGPT2, RivalTrainer
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.importer import renamed
@@ -23,7 +23,7 @@ TRAIN = TrainConfig(
     window=2,
     grad=2,
     dtype="float64",
-    optimizer=OptimizerConfig(learning_rate=1e-2, clip=0.3),
+    optimizer=Adam(learning_rate=1e-2, clip=0.3),
 )
 EXPERIMENT = Experiment(name="rival", task=LinearRegression(d=3), model=CONFIG, train=TRAIN)
 

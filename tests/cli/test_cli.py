@@ -304,7 +304,7 @@ def numbers(data):
         ([*SMOKE, "--set", "train.steps=many"], "`train.steps` must be int; got 'many'."),
         ([*SMOKE, "--set", "train.steps"], "an override reads `field=value`"),
         ([*SMOKE, "--set", "task.type=os:system"], "names code outside looped"),
-        ([*SMOKE, "--set", "train=null"], "nothing to train"),
+        ([*SMOKE, "--set", "train=null"], "`train` must be an object with the fields of TrainConfig; got None."),
         ([*SMOKE, "--seeds", "0"], "`--seeds` must be at least 1; got 0."),
         ([*SMOKE, "--start", "nowhere"], "there is no run folder nowhere"),
         ([*SMOKE[:-1], "tpu"], "`--device` must be cpu, cuda or auto; got `tpu`."),
@@ -470,7 +470,7 @@ def test_list_verify_and_report_refuse(refused, tmp_path):
 
 
 def test_a_run_that_diverges_exits_1(call, tmp_path):
-    rate = ["--set", "train.optimizer.kind=adam", "--set", "train.optimizer.learning_rate=1e38"]
+    rate = ["--set", 'train.optimizer={"type": "Adam", "learning_rate": 1e38}']
     code, out, error = call("train", *SMOKE, *rate, "--set", "train.checkpoint_every=1", "--out", tmp_path, "--json")
     assert (code, out) == (1, "")
     assert error.startswith("looped: the ")

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from looped.cli import main
-from looped.experiment import Experiment
+from looped.experiment import Setup
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.tasks.shifts import EqualQuery, Shifted
@@ -13,7 +13,7 @@ from looped.training.run import Checkpoint, Run
 
 def save(path, config, task):
     torch.manual_seed(0)
-    opened = Run.create(path, Experiment(name="small", task=task, model=config))
+    opened = Run.create(path, Setup(name="small", task=task, model=config))
     tensors = {f"model/{name}": value for name, value in config.build().state_dict().items()}
     opened.save(Checkpoint(0, True, tensors), keep=1)
     return opened.path

@@ -4,7 +4,7 @@ import pytest
 
 from looped.cli import main
 from looped.constructions.gradient_descent import looped_descent
-from looped.experiment import Experiment
+from looped.experiment import Setup
 from looped.tasks.regression import LinearRegression
 from looped.training.run import Checkpoint, Run
 
@@ -13,7 +13,7 @@ from looped.training.run import Checkpoint, Run
 def run(tmp_path):
     """A run folder whose weights are gradient descent's."""
     model = looped_descent(d=3, n=6, loops=2, rate=0.05)
-    experiment = Experiment(name="descent", task=LinearRegression(d=3), model=model.config)
+    experiment = Setup(name="descent", task=LinearRegression(d=3), model=model.config)
     opened = Run.create(tmp_path / "run", experiment)
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     opened.save(Checkpoint(0, True, tensors), keep=1)

@@ -9,7 +9,7 @@ import torch
 from looped.constructions import gao24
 from looped.constructions.gao24 import Dense, Limits, construct, interpret
 from looped.evaluation.curves import evaluate
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, Setup, TrainConfig
 from looped.models.algoformer import given, pairs
 from looped.prompt import Prompt
 from looped.report.drawing import save_figure
@@ -333,7 +333,7 @@ def test_a_longer_or_shorter_prompt_of_pairs_still_descends():
 
 
 def saved(path, model, task, limits_note="constructed"):
-    experiment = Experiment(name=limits_note, task=task, model=model.config)
+    experiment = Setup(name=limits_note, task=task, model=model.config)
     run = Run.create(path, experiment)
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
     run.save(Checkpoint(0, True, tensors), keep=1)
@@ -375,7 +375,7 @@ def test_a_trained_algoformer_can_start_from_a_construction(tmp_path):
     saved(tmp_path / "start", model, task)
     steps = TrainConfig(
         steps=12, batch=32, points=11, log_every=4, dtype="float64", start=str(tmp_path / "start"),
-        optimizer=OptimizerConfig(learning_rate=1e-7, clip=1.0),
+        optimizer=Adam(learning_rate=1e-7, clip=1.0),
     )  # fmt: skip
     run = train(Experiment(name="tuned", task=task, model=model.config, train=steps), folder=tmp_path / "tuned")
     prompt = task.sample(batch=512, n=11, generator=torch.Generator().manual_seed(9))

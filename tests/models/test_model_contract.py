@@ -89,7 +89,7 @@ def test_every_parameter_receives_gradient(name, scale):
     """In the first step of training, with its windows and depth: what gets none there is never trained."""
     made = experiment(name, scale)
     model, prompt, config = built(made), prompts(made, batch=8), made.train
-    loops = made.model.loops if config.depth is None else int(config.depth(0, config.steps))
+    loops = made.loops_at(0)
     outputs = model(prompt, loops=loops, **config.windows(loops))
     made.task.error(outputs, prompt).mean().backward()
     silent = [

@@ -9,7 +9,7 @@ import pytest
 
 from looped.cli.reproduce import draw
 from looped.evaluation.claims import Settings
-from looped.experiment import Experiment, OptimizerConfig
+from looped.experiment import Adam, Experiment
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.papers.yang24 import (
     grids,
@@ -132,7 +132,7 @@ def test_paper_scale_asks_for_the_papers_models(name, monkeypatch):
         windows = [1] if one.model.loops == 1 else GRIDS.get(name.partition(".")[2], [WINDOWS.get(one.name)])
         assert one.train.window in {min(window, one.model.loops) for window in windows}
         if name in ("yang24.fig5", "yang24.fig14"):  # where rates of Adam are part of the figure
-            assert (one.train.steps, one.train.batch, one.train.optimizer.kind) == (500_000, 64, "adam")
+            assert (one.train.steps, one.train.batch, type(one.train.optimizer)) == (500_000, 64, Adam)
             assert one.train.optimizer.clip is None
         else:
             start, clip = LONGER.get(one.name, (None, 1.0))
@@ -148,14 +148,14 @@ def test_the_papers_own_training():
     one = linear_published("paper")
     assert one.model == linear("paper").model
     assert (one.train.steps, one.train.batch, one.train.points) == (500_000, 64, 41)
-    assert one.train.optimizer == OptimizerConfig(kind="adam", learning_rate=1e-4)
+    assert one.train.optimizer == Adam(learning_rate=1e-4)
     assert (one.train.window, one.train.grad, one.train.dtype, one.train.average) == (15, 15, "float32", None)
-    assert one.train.depth == Staircase(start=15, stop=20, by=2, every=500)
+    assert one.train.depth == Staircase(start=-5, stop=0, by=2, every=500)
     assert one.train.dims == Staircase(start=5, stop=20, by=1, every=5000)
     assert one.train.active_points == Staircase(start=11, stop=41, by=2, every=5000)
     long = as_published(tree("paper")).train
     assert long.active_points == Staircase(start=26, stop=101, by=5, every=5000)
-    assert long.depth == Staircase(start=15, stop=70, by=2, every=500)
+    assert long.depth == Staircase(start=-55, stop=0, by=2, every=500)
     layers = as_published(linear_12_layers("paper")).train
     assert (layers.window, layers.grad, layers.depth) == (1, None, None)
 
@@ -190,7 +190,7 @@ def test_longer_recipes_have_the_papers_loops_and_windows():
     for recipe, loops, window, points in ((tree, 70, 15, 101), (relu_network, 12, 5, 101), (sparse, 20, 10, 41)):
         one = recipe("paper")
         assert (one.model.loops, one.train.window, one.train.grad, one.train.points) == (loops, window, window, points)
-        depths = [one.train.depth(step, 1) for step in range(2000)]
+        depths = [one.loops_at(step) for step in range(2000)]
         assert min(depths) == window + 1
         assert sum(depths) / len(depths) == pytest.approx(loops, rel=0.05)
         assert trained_loops(one) == max(depths)
@@ -202,7 +202,7 @@ def test_loops_and_window_of_a_variant():
     one = with_loops(linear("paper"), 12, 15, every=500)
     assert (one.model.loops, one.train.window, one.train.grad, one.train.depth) == (12, 12, 12, None)
     climbing = with_loops(linear("paper"), 30, 15, every=500)
-    assert climbing.train.depth == Staircase(start=15, stop=30, by=2, every=500)
+    assert climbing.train.depth == Staircase(start=-15, stop=0, by=2, every=500)
     assert with_loops(linear("paper"), 30, 15, every=None).train.depth is None
     assert trained_loops(linear("cpu")) == 12
 

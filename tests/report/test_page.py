@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from looped.evaluation.saved import evaluations, save_evaluation
+from looped.experiment import Setup
 from looped.report.numbers import number
 from looped.report.page import write_report
 from looped.training.run import Run
@@ -105,7 +106,7 @@ def test_runs_keep_their_order_and_bare_ones_show_their_training(evaluated, trai
 
 def test_an_interrupted_and_an_imported_run_say_so(experiment, tmp_path):
     waiting = Run.create(tmp_path / "waiting", experiment)
-    imported = Run.create(tmp_path / "imported", replace(experiment, name="imported", train=None))
+    imported = Run.create(tmp_path / "imported", Setup(name="imported", task=experiment.task, model=experiment.model))
     text = read(write_report(tmp_path, runs=[waiting, imported])).text
     assert "No step has been logged yet." in text
     assert "imported or constructed" in text

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looped.config import decode, encode
-from looped.experiment import Experiment
+from looped.experiment import Setup
 from looped.models.decoder import DecoderConfig
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.tasks.networks import ReLUNetwork
@@ -289,10 +289,10 @@ def test_a_prompt_asks_its_last_query():
 def test_configs_go_through_json(shift):
     task = Shifted(task=SparseRegression(d=4, nonzero=2), shifts=(shift, NoisyOutputs(std=0.5)))
     assert decode(json.loads(json.dumps(encode(task))), Task, "task") == task
-    experiment = Experiment(task=task, model=DecoderConfig(d=4))
+    experiment = Setup(task=task, model=DecoderConfig(d=4))
     data = json.loads(json.dumps(experiment.to_data()))
-    assert Experiment.from_data(data) == experiment
-    assert Experiment.from_data(data).hash == experiment.hash
+    assert Setup.from_data(data) == experiment
+    assert Setup.from_data(data).hash == experiment.hash
     assert repr(task).startswith("Shifted(task=SparseRegression(d=4")
 
 

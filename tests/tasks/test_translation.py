@@ -7,7 +7,7 @@ import sacrebleu
 import torch
 
 from looped.evaluation.translation import bleu, cross_entropies, decode, per_token, translate
-from looped.experiment import Experiment
+from looped.experiment import Setup
 from looped.models.algoformer import AlgoFormer, AlgoFormerConfig, Part
 from looped.tasks.translation import BETWEEN, END, LEAST, PAD, START, Translation, _tokenizer, cache_folder
 from tasks.tiny_text import pairs, write
@@ -159,7 +159,7 @@ def test_fields_out_of_range_are_refused(fields, said):
 
 def test_task_and_model_must_have_one_vocabulary():
     with pytest.raises(ValueError, match=r"`task\.vocabulary` and `model\.vocabulary` must agree; got 500 and 400"):
-        Experiment(task=replace(TASK, vocabulary=500), model=model().config)
+        Setup(task=replace(TASK, vocabulary=500), model=model().config)
 
 
 @pytest.mark.parametrize("missing", ["tokenizers", "sacrebleu"])

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import Staircase
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
         batch=7,  # not a multiple of the ranks
         points=4,
         window=2,
-        optimizer=OptimizerConfig(learning_rate=0.01, clip=1.0),
+        optimizer=Adam(learning_rate=0.01, clip=1.0),
         log_every=5,
         checkpoint_every=20,
         dtype="float64",
@@ -45,7 +45,7 @@ MUON = changed(
     average=0.9,
     active_points=Staircase(start=2, stop=4, by=1, every=5),
     emphasis=1.0,
-    optimizer=OptimizerConfig(kind="muon", learning_rate=0.01, muon_learning_rate=0.02),
+    optimizer=Muon(learning_rate=0.01, muon_learning_rate=0.02),
 )
 STACK = changed(steps=20, batch=6)
 

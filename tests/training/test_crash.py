@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save
 
 from looped import cli
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, TrainConfig
 from looped.files import Busy, digest, locked, read_tensors, write_json, write_tensors
 from looped.functional.schedules import Staircase
 from looped.models.decoder import DecoderConfig
@@ -38,7 +38,7 @@ EXPERIMENT = Experiment(
         steps=12,
         batch=2,
         points=3,
-        optimizer=OptimizerConfig(learning_rate=0.01),
+        optimizer=Adam(learning_rate=0.01),
         log_every=3,
         checkpoint_every=4,
     ),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import RandomDepth, Staircase
 from looped.models.decoder import DecoderConfig
 from looped.models.kernel_transformer import restricted
@@ -19,7 +19,7 @@ from looped.training.run import Run
 from looped.training.trainer import Trainer, train
 
 CPU = torch.device("cpu")
-TRAIN = TrainConfig(steps=6, batch=4, points=8, window=2, grad=2, optimizer=OptimizerConfig(learning_rate=1e-3))
+TRAIN = TrainConfig(steps=6, batch=4, points=8, window=2, grad=2, optimizer=Adam(learning_rate=1e-3))
 SMALL = Experiment(
     task=LinearRegression(d=2), model=DecoderConfig(d=2, width=32, heads=2, positions=16, loops=4), train=TRAIN
 )
@@ -29,8 +29,8 @@ SCHEDULES = [
     {},
     {"grad": None},
     {"average": 0.5, "dims": Staircase(start=1, stop=2, by=1, every=3)},
-    {"active_points": Staircase(start=2, stop=8, by=1, every=2), "depth": RandomDepth(low=2, high=4), "emphasis": 2.0},
-    {"optimizer": OptimizerConfig(kind="muon", clip=1.0)},
+    {"active_points": Staircase(start=2, stop=8, by=1, every=2), "depth": RandomDepth(low=-2, high=0), "emphasis": 2.0},
+    {"optimizer": Muon(clip=1.0)},
     {"pool": 16},
     {"emphasis": 2.0},
 ]
@@ -181,9 +181,8 @@ def test_a_resumed_run_goes_on_under_replay(tmp_path):
 @needs_gpu
 def test_replayed_steps_allocate_nothing_and_capture_each_shape_once(tmp_path):
     config = with_train(
-        steps=1100, active_points=Staircase(start=2, stop=8, by=2, every=1), depth=RandomDepth(low=2, high=6)
+        steps=1100, active_points=Staircase(start=2, stop=8, by=2, every=1), depth=RandomDepth(low=-2, high=2)
     )
-    config = replace(config, model=replace(config.model, loops=6))
     trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cuda"), "fused")
     for step in range(100):
         trainer.step(step)
@@ -198,8 +197,7 @@ def test_replayed_steps_allocate_nothing_and_capture_each_shape_once(tmp_path):
 
 @needs_gpu
 def test_too_many_graphs_are_refused(tmp_path):
-    config = with_train(steps=200, grad=None, depth=RandomDepth(low=2, high=30), window=2)
-    config = replace(config, model=replace(config.model, loops=30))
+    config = with_train(steps=200, grad=None, depth=RandomDepth(low=-2, high=26), window=2)
     trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cuda"), "graph")
 
     def run() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam, AdamW
 from looped.files import read_json, write_json
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.models.blocks import unstack
@@ -47,9 +47,7 @@ def loss(model, batch):
     return error.mean(-1)
 
 
-OPTIMIZER = OptimizerConfig(
-    kind="adamw", learning_rate=0.05, betas=(0.9, 0.95), weight_decay=0.01, schedule=Trapezoid(decay=0.5)
-)
+OPTIMIZER = AdamW(learning_rate=0.05, betas=(0.9, 0.95), weight_decay=0.01, schedule=Trapezoid(decay=0.5))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +103,7 @@ def test_tiny_layer_norms_make_adam_take_normalised_steps():
         return scale * (weights["a"].square().sum((1, 2)) + weights["b"].square().sum(1))
 
     norms = (1e-12, 4e-12)
-    optimizer = OptimizerConfig(kind="adamw", learning_rate=0.1, betas=(0.9, 0.9))
+    optimizer = AdamW(learning_rate=0.1, betas=(0.9, 0.9))
     trained = train_in_memory(start, valley, steps=1, optimizer=optimizer, clip=Clip(norm=norms, over="layer"))
     moved = ((trained.family["a"] - 1).square().sum(-1) + (trained.family["b"] - 1).square()).sqrt()
     expected = 0.1 * torch.tensor(norms, dtype=torch.float64) / 1e-8
@@ -115,7 +113,7 @@ def test_tiny_layer_norms_make_adam_take_normalised_steps():
 
 def test_a_model_that_diverges_leaves_the_others_alone():
     start = {"w": torch.tensor([[1.0], [torch.inf]], dtype=torch.float64)}
-    optimizer = OptimizerConfig(learning_rate=0.1, clip=1.0)
+    optimizer = Adam(learning_rate=0.1, clip=1.0)
     trained = train_in_memory(start, lambda w, _: w["w"].square().sum(1), steps=60, optimizer=optimizer)
     assert trained.losses[-1, 0] < 0.05
     assert not trained.losses[-1, 1].isfinite()
@@ -132,7 +130,7 @@ def test_batches_last_and_watch_sees_start_and_end():
         {"w": torch.zeros(2, 1)},
         lambda weights, value: (weights["w"][:, 0] - value).square(),
         steps=7,
-        optimizer=OptimizerConfig(learning_rate=1.0, schedule=Staircase(start=1, stop=1, by=1, every=1)),
+        optimizer=Adam(learning_rate=1.0, schedule=Staircase(start=1, stop=1, by=1, every=1)),
         draw=batch,
         every=3,
         log_every=2,
@@ -148,7 +146,7 @@ def test_batches_last_and_watch_sees_start_and_end():
 
 
 def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
-    options = {"steps": 6, "optimizer": OptimizerConfig(learning_rate=0.1)}
+    options = {"steps": 6, "optimizer": Adam(learning_rate=0.1)}
     results = [
         train_in_memory({"w": torch.ones(1, 2)}, lambda w, _: w["w"].square().sum(1), graph=graph, **options).losses
         for graph in (False, True)
@@ -157,7 +155,7 @@ def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
 
 
 def test_bad_settings_are_named():
-    start, optimizer = {"w": torch.ones(1, 2)}, OptimizerConfig(clip=1.0)
+    start, optimizer = {"w": torch.ones(1, 2)}, Adam(clip=1.0)
     with pytest.raises(ValueError, match="`steps` must be at least 1; got 0"):
         train_in_memory(start, lambda w, _: w["w"].sum(1), steps=0, optimizer=optimizer)
     with pytest.raises(ValueError, match="clipped once"):
@@ -182,7 +180,7 @@ def train_valley(folder, *, steps=40, tell=None, rollback=None, identity=IDENTIT
         folder=folder,
         identity=identity,
         steps=steps,
-        optimizer=OptimizerConfig(learning_rate=0.05, schedule=Trapezoid(decay=0.5)),
+        optimizer=Adam(learning_rate=0.05, schedule=Trapezoid(decay=0.5)),
         rollback=rollback,
         draw=noise,
         every=3,

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import looped
+from looped.experiment import Setup
 from looped.training.importer import import_checkpoint
 from looped.training.run import Run
 from models.reference import LAYOUTS, PREFIX, Published, published_state
@@ -122,13 +123,13 @@ def test_the_run_folder_is_an_ordinary_one(tmp_path):
     file = written(tmp_path, tensors(), "my model (3).pt")
     import_checkpoint(file, tmp_path / "run", heads=HEADS)
     run = Run.open(tmp_path / "run")
-    assert run.experiment.name == "my_model__3_"
-    assert run.experiment.train is None
-    assert run.experiment.task.d == 3
+    assert run.setup.name == "my_model__3_"
+    assert type(run.setup) is Setup
+    assert run.setup.task.d == 3
     assert run.latest().finished
     assert run.provenance()["imported_from"] == "my model (3).pt"
     assert not list(tmp_path.rglob("run/**/*.pt"))
-    evaluation = looped.evaluate(run.model(), run.experiment.task, points=4, prompts=8)
+    evaluation = looped.evaluate(run.model(), run.setup.task, points=4, prompts=8)
     assert evaluation.by_examples[0].x == [0, 1, 2, 3]
 
 

@@ -15,7 +15,7 @@ import looped
 from looped.cli.listing import model_line
 from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig, hash_of
+from looped.experiment import Adam, Experiment, TrainConfig, hash_of
 from looped.files import read_json, read_tensors, write_json, write_tensors
 from looped.keeping import MOST_BYTES, MOST_LINES, _thinned, check, keep, recorded, summary
 from looped.models.algoformer import AlgoFormerConfig, Part
@@ -41,7 +41,7 @@ TINY = Experiment(
         window=2,
         grad=2,
         average=0.5,
-        optimizer=OptimizerConfig(learning_rate=0.01),
+        optimizer=Adam(learning_rate=0.01),
         log_every=2,
         checkpoint_every=3,
     ),

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import RandomDepth
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
@@ -34,8 +34,8 @@ EXPERIMENT = Experiment(
         steps=40,
         batch=2,
         points=3,
-        depth=RandomDepth(low=1, high=3),
-        optimizer=OptimizerConfig(kind="muon", learning_rate=0.01, clip=1.0),
+        depth=RandomDepth(low=-1, high=1),
+        optimizer=Muon(learning_rate=0.01, clip=1.0),
         average=0.9,
         log_every=3,
         checkpoint_every=2,
@@ -190,7 +190,7 @@ def family_child(folder, fatal_write, connection):
         folder=folder,
         identity={"what": "killed"},
         steps=30,
-        optimizer=OptimizerConfig(learning_rate=0.05),
+        optimizer=Adam(learning_rate=0.05),
         rollback=Rollback(),
         draw=lambda step: torch.randn(3, 2, generator=generator),
         every=4,

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import nn
 
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam, AdamW, Muon
 from looped.models.blocks import stack, unstack
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training import pieces
-from looped.training.optim import Muon, Optimizers, block_matrices, clip_gradients, clip_in_pieces, orthogonal
+from looped.training.optim import MuonOptimizer, Optimizers, block_matrices, clip_gradients, clip_in_pieces, orthogonal
 
 SHAPES = [(6, 6), (12, 4), (4, 12), (1, 5), (5, 1)]
 
@@ -53,7 +53,7 @@ def numpy_muon(weight, gradients, *, rate, momentum=0.95):
 def run_muon(weights, gradients, **options):
     """Our Muon over several parameters; `gradients` holds one list of gradients for each step."""
     parameters = [nn.Parameter(weight.clone()) for weight in weights]
-    optimizer = Muon([{"params": parameters, "split": options.pop("split", 1)}], **options)
+    optimizer = MuonOptimizer([{"params": parameters, "split": options.pop("split", 1)}], **options)
     for step in gradients:
         for parameter, gradient in zip(parameters, step, strict=True):
             parameter.grad = gradient.clone()
@@ -141,7 +141,7 @@ def test_a_tensor_learning_rate_equals_a_number():
 
 def test_muon_leaves_alone_what_has_no_gradient():
     parameter = nn.Parameter(torch.ones(2, 2))
-    Muon([{"params": [parameter]}], lr=1.0).step()
+    MuonOptimizer([{"params": [parameter]}], lr=1.0).step()
     assert torch.equal(parameter.detach(), torch.ones(2, 2))
 
 
@@ -154,19 +154,22 @@ def test_muon_takes_the_blocks_matrices_and_q_k_v_apart():
 
 
 def test_muon_without_blocks_says_what_to_use():
-    with pytest.raises(ValueError, match=r"Muon needs a model made of .*Use adam"):
-        Optimizers(nn.Linear(2, 2), OptimizerConfig(kind="muon"))
+    with pytest.raises(ValueError, match=r"Muon needs a model made of .*Use Adam"):
+        Optimizers(nn.Linear(2, 2), Muon())
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_adam_equals_torchs(kind):
-    config = OptimizerConfig(kind=kind, learning_rate=0.03, betas=(0.8, 0.95), weight_decay=0.1)
+ADAMS = [
+    (Adam(learning_rate=0.03, betas=(0.8, 0.95)), torch.optim.Adam, {}),
+    (AdamW(learning_rate=0.03, betas=(0.8, 0.95), weight_decay=0.1), torch.optim.AdamW, {"weight_decay": 0.1}),
+]
+"""Our config, torch's class, and what it is told besides."""
+
+
+@pytest.mark.parametrize(("config", "adam", "decay"), ADAMS)
+def test_adam_equals_torchs(config, adam, decay):
     model = decoder()
     twin = copy.deepcopy(model)
-    reference = {
-        "adam": lambda: torch.optim.Adam(twin.parameters(), lr=0.03, betas=(0.8, 0.95)),
-        "adamw": lambda: torch.optim.AdamW(twin.parameters(), lr=0.03, betas=(0.8, 0.95), weight_decay=0.1),
-    }[kind]()
+    reference = adam(twin.parameters(), lr=0.03, betas=(0.8, 0.95), **decay)
     ours = Optimizers(model, config)
     for step, factor in enumerate([1.0, 0.5, 0.25]):
         give_gradients(model, seed=step)
@@ -178,16 +181,13 @@ def test_adam_equals_torchs(kind):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw"])
-def test_a_captured_step_in_pieces_is_torchs_fused_adam_bit_for_bit(monkeypatch, kind):
+@pytest.mark.parametrize(("config", "adam", "decay"), ADAMS)
+def test_a_captured_step_in_pieces_is_torchs_fused_adam_bit_for_bit(monkeypatch, config, adam, decay):
     """And its state is that of whole parameters: each goes on from a checkpoint of the other."""
     monkeypatch.setattr(pieces, "PIECE", 48)
-    config = OptimizerConfig(kind=kind, learning_rate=0.03, betas=(0.8, 0.95), weight_decay=0.1)
     model = decoder().float()
     twin = copy.deepcopy(model)
     ours = Optimizers(model, config, captured=True)
-    adam = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
-    decay = {"weight_decay": 0.1} if kind == "adamw" else {}
     reference = adam(twin.parameters(), lr=torch.tensor(0.03), betas=(0.8, 0.95), fused=True, **decay)
     for step, factor in enumerate([1.0, 0.5, 0.25]):
         give_gradients(model, seed=step)
@@ -228,7 +228,7 @@ def test_clipping_in_pieces_is_clipping(monkeypatch, largest, stacked):
 @pytest.mark.parametrize("captured", [False, True])
 def test_muon_iterates_in_the_precision_of_the_passes(captured):
     """As torch's own does. Of gradients drawn at random the two updates are close; of a model's own less so."""
-    config = OptimizerConfig(kind="muon", muon_learning_rate=0.1)
+    config = Muon(muon_learning_rate=0.1)
     before = decoder(width=24).float()
     moved = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -245,7 +245,7 @@ def test_muon_iterates_in_the_precision_of_the_passes(captured):
 
 
 def test_with_muon_everything_else_is_adams():
-    config = OptimizerConfig(kind="muon", learning_rate=0.03, muon_learning_rate=0.2)
+    config = Muon(learning_rate=0.03, muon_learning_rate=0.2)
     model = decoder()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     twin = copy.deepcopy(model)
@@ -263,9 +263,11 @@ def test_with_muon_everything_else_is_adams():
             torch.testing.assert_close(parameter, expected[name], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
-def test_a_stack_of_models_is_stepped_like_each_alone(kind):
-    config = OptimizerConfig(kind=kind, learning_rate=0.03, muon_learning_rate=0.1, weight_decay=0.1)
+EVERY = [Adam(learning_rate=0.03), AdamW(learning_rate=0.03, weight_decay=0.1), Muon(learning_rate=0.03)]
+
+
+@pytest.mark.parametrize("config", EVERY)
+def test_a_stack_of_models_is_stepped_like_each_alone(config):
     singles = [decoder(seed) for seed in range(3)]
     together = stack(singles)
     joint = Optimizers(together, config)
@@ -319,9 +321,8 @@ def test_clipping_skips_what_has_no_gradient():
     assert model[1].weight.grad is None
 
 
-@pytest.mark.parametrize("kind", ["adam", "adamw", "muon"])
-def test_state_comes_back(kind):
-    config = OptimizerConfig(kind=kind, learning_rate=0.03, muon_learning_rate=0.1)
+@pytest.mark.parametrize("config", EVERY)
+def test_state_comes_back(config):
     model = decoder()
     first = Optimizers(model, config)
     assert first.tensors() == {}
@@ -343,15 +344,15 @@ def test_state_comes_back(kind):
 
 def test_state_of_an_unknown_parameter_is_an_error():
     with pytest.raises(KeyError):
-        Optimizers(decoder(), OptimizerConfig()).load({"no.such/exp_avg": torch.zeros(1)})
+        Optimizers(decoder(), Adam()).load({"no.such/exp_avg": torch.zeros(1)})
 
 
 def test_each_reduces_the_error_of_a_decoder(generator):
     task = LinearRegression(d=2)
     prompt = task.sample(batch=64, n=4, generator=generator).to(torch.float64)
-    for kind in ("adam", "muon"):
+    for config in (Adam(learning_rate=0.01), Muon(learning_rate=0.01, muon_learning_rate=0.02)):
         model = decoder(d=2)
-        optimizers = Optimizers(model, OptimizerConfig(kind=kind, learning_rate=0.01, muon_learning_rate=0.02))
+        optimizers = Optimizers(model, config)
         errors = []
         for _ in range(15):
             loss = task.error(model(prompt), prompt).mean()

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam, AdamW
 from looped.functional.schedules import Trapezoid
 from looped.training.clip import Clip
 from looped.training.family import train_family
@@ -27,7 +27,7 @@ def test_a_model_that_jumps_goes_back_and_no_other_notices():
         loss,
         steps=160,
         log_every=80,
-        optimizer=OptimizerConfig(learning_rate=0.02, betas=(0.9, 0.99), schedule=Trapezoid(decay=0.5)),
+        optimizer=Adam(learning_rate=0.02, betas=(0.9, 0.99), schedule=Trapezoid(decay=0.5)),
         watch=lambda family: family["w"][:, 0],
     )
     end = trained.family["w"][:, 0]
@@ -45,7 +45,7 @@ def test_without_a_jump_steps_are_adam_s():
     def loss(family, batch):
         return (family["w"] - target).square().sum((1, 2))
 
-    optimizer = OptimizerConfig(learning_rate=0.1, betas=(0.8, 0.9))
+    optimizer = Adam(learning_rate=0.1, betas=(0.8, 0.9))
     trained = train({"w": torch.zeros(2, 3, 4)}, loss, steps=7, optimizer=optimizer)
     w = torch.nn.Parameter(torch.zeros(2, 3, 4))
     adam = torch.optim.Adam([w], lr=0.1, betas=(0.8, 0.9))
@@ -62,7 +62,7 @@ def test_a_tiny_clip_gives_normalised_momentum():
         {"w": torch.zeros(2, 3, 4)},
         lambda family, batch: (family["w"] - 1).square().sum((1, 2)),
         steps=1,
-        optimizer=OptimizerConfig(learning_rate=0.1, betas=(0.9, 0.9)),
+        optimizer=Adam(learning_rate=0.1, betas=(0.9, 0.9)),
         clip=Clip(norm=norms, over="layer"),
     )
     expected = 0.1 * torch.tensor(norms) / 1e-8
@@ -76,5 +76,5 @@ def test_a_gradient_whose_squares_overflow_is_clipped_layer_by_layer():
 
 
 def test_rollback_is_for_adam():
-    with pytest.raises(ValueError, match="works with Adam alone; got `adamw`"):
-        train({"w": torch.zeros(2, 1)}, lambda w, _: w["w"].sum(1), steps=1, optimizer=OptimizerConfig(kind="adamw"))
+    with pytest.raises(ValueError, match="works with Adam alone; got AdamW"):
+        train({"w": torch.zeros(2, 1)}, lambda w, _: w["w"].sum(1), steps=1, optimizer=AdamW())

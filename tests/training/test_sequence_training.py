@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from looped.evaluation.curves import evaluate
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, TrainConfig
 from looped.functional.schedules import Staircase
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.papers import gao24
@@ -28,7 +28,7 @@ TRAIN = TrainConfig(
     points=6,
     window=2,
     grad=2,
-    optimizer=OptimizerConfig(learning_rate=0.01, clip=1.0),
+    optimizer=Adam(learning_rate=0.01, clip=1.0),
     log_every=3,
     checkpoint_every=100,
 )

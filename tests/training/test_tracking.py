@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from test_trainer import stop_at
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training.run import Run
@@ -21,7 +21,7 @@ EXPERIMENT = Experiment(
     name="tracked",
     task=LinearRegression(d=2),
     model=DecoderConfig(d=2, width=8, heads=2, loops=2, positions=8),
-    train=TrainConfig(steps=6, batch=2, points=3, optimizer=OptimizerConfig(learning_rate=0.01), log_every=3),
+    train=TrainConfig(steps=6, batch=2, points=3, optimizer=Adam(learning_rate=0.01), log_every=3),
 )
 
 WANDB = '''

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from looped.experiment import Experiment, OptimizerConfig
+from looped.experiment import Adam, Experiment
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear
 
@@ -43,7 +43,6 @@ class Case:
     def experiment(self, *, steps: int = 1000, clip: float | None = 1.0, rate: float = 1e-4) -> Experiment:
         """The paper's architecture and loss with no curriculum and a constant rate; Adam and clipping."""
         base = linear(self.scale)
-        assert base.train is not None
         assert isinstance(base.model, DecoderConfig)
         model = replace(base.model, loops=self.loops, positions=max(base.model.positions, 2 * self.points))
         train = replace(
@@ -57,7 +56,7 @@ class Case:
             window=self.window,
             grad=self.window,
             average=None,
-            optimizer=OptimizerConfig(kind="adam", learning_rate=rate, clip=clip),
+            optimizer=Adam(learning_rate=rate, clip=clip),
             dtype="float32" if self.dtype == "tf32" else self.dtype,  # type: ignore[arg-type]
         )
         return replace(base, name="bench", model=model, train=train)
@@ -82,7 +81,6 @@ class Case:
 def default_cases(scale: Scale) -> list[dict[str, int]]:
     """A sweep over the batch, then one change at a time of b, T and length at the middle batch."""
     base = linear(scale)
-    assert base.train is not None
     middle = {"batch": 64, "loops": base.model.loops, "window": base.train.window, "points": base.train.points}
     if scale != "paper":
         return [{**middle, "batch": batch} for batch in (16, 64)]

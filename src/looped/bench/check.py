@@ -151,7 +151,7 @@ def first_gradients(case: Case, device: torch.device) -> Tensor:
     release(device)
     trained = stepper(case, device, steps=GRADIENT_STEPS, clip=None, rate=1e-30)
     rows, before = [], torch.zeros((), dtype=torch.float64, device=device)
-    beta = case.experiment().train.optimizer.betas[0]  # type: ignore[union-attr]
+    beta = case.experiment().train.optimizer.betas[0]
     for step in range(GRADIENT_STEPS):
         trained.step(step)
         now = _moments(trained)

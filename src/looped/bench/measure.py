@@ -73,7 +73,6 @@ def stepper(
     if case.dtype in ("tf32", "bfloat16") and device.type != "cuda":
         raise ValueError(f"`{case.dtype}` needs a GPU; this is a CPU. Use float32.")
     experiment = case.experiment(steps=steps, clip=clip, rate=rate)
-    assert experiment.train is not None
     seeds = range(case.packed)
     if case.engine in RIVALS:
         return RivalTrainer(experiment, seeds, device, compiled=case.engine == "gpt2-compile")

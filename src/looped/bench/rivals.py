@@ -101,7 +101,6 @@ class RivalTrainer:
     """The training step as a user of transformers writes it; several models take their steps one after another."""
 
     def __init__(self, experiment: Experiment, seeds: Sequence[int], device: torch.device, *, compiled: bool = False):
-        assert experiment.train is not None
         assert isinstance(experiment.model, DecoderConfig)
         self.config, self.task, self.loops = experiment.train, experiment.task, experiment.model.loops
         self.half = self.config.dtype == "bfloat16"

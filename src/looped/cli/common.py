@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from looped.experiment import Experiment
 from looped.files import finite
 from looped.models.base import LoopedModel
 from looped.training.run import Run
@@ -65,8 +66,8 @@ def chosen_model(run: Run, device: str, *, best: bool) -> LoopedModel:
 
 def usual_points(run: Run, d: int) -> int:
     """Pairs in a prompt where nobody says: as trained, as the model was made for, else 2d examples and the query."""
-    if run.experiment.train is not None:
-        return run.experiment.train.points
+    if isinstance(run.setup, Experiment):
+        return run.setup.train.points
     points = run.provenance().get("points", 2 * d + 1)
     if not isinstance(points, int) or points < 1:
         file = run.path / "provenance.json"

@@ -97,10 +97,8 @@ def demo(
 def experiments(seed: int, out: str) -> tuple[Experiment, Experiment]:
     """The demo's two runs: `yang24.linear` at cpu scale, and the same weights trained on with label noise."""
     clean = yang24.linear("cpu")
-    assert clean.train is not None
     clean = replace(clean, name="demo", train=replace(clean.train, seed=seed))
     noisy = yang24.noisy("cpu")
-    assert noisy.train is not None
     optimizer = replace(noisy.train.optimizer, schedule=Trapezoid(warmup=0.1, decay=0.5))
     start = str(Path(out) / clean.folder)
     train = replace(noisy.train, seed=seed, steps=300, dims=None, start=start, optimizer=optimizer)

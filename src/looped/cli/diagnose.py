@@ -53,7 +53,7 @@ def diagnose(
     Example: `looped diagnose runs/yang24.linear-1a2b3c4d5e --loops 200`
     """
     opened = Run.open(run, handed_over(code))
-    experiment = opened.experiment
+    experiment = opened.setup
     points = usual_points(opened, experiment.task.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")

@@ -80,7 +80,7 @@ def evaluate(
     Example: `looped evaluate runs/yang24.linear-1a2b3c4d5e --set task.noise=1 --max-loops 200`
     """
     opened = Run.open(run, handed_over(code))
-    experiment = opened.experiment
+    experiment = opened.setup
     if scale is not None and task is None:
         raise ValueError(
             f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."

@@ -52,7 +52,7 @@ def identify(
     Example: `looped identify runs/cheng24.exp-1a2b3c4d5e --max-steps 6`
     """
     opened = Run.open(run, handed_over(code))
-    task = opened.experiment.task
+    task = opened.setup.task
     points = usual_points(opened, task.d) if points is None else points
     model = chosen_model(opened, device, best=best)
     found = find(model, task, points=points, loops=loops, max_steps=max_steps, prompts=prompts, seed=seed)

@@ -54,13 +54,13 @@ def keep(
     Example: `looped keep runs/yang24.linear-1a2b3c4d5e --name yang24.linear`
     """
     opened = Run.open(run, handed_over(code))
-    points = usual_points(opened, opened.experiment.task.d) if points is None else points
+    points = usual_points(opened, opened.setup.task.d) if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[what]}"), TimeElapsedColumn())
     bar = Progress(*columns, console=messages, disable=quiet or json, transient=True)
     with tidied(Path(out)), late(bar):
-        task = bar.add_task(name or opened.experiment.name, total=1.0, what="")
+        task = bar.add_task(name or opened.setup.name, total=1.0, what="")
 
         def report(what: str, share: float) -> None:
             bar.start()

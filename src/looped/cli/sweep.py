@@ -135,7 +135,7 @@ def _points(
     base = find_experiment(name, scale or data.get("scale"))
     grid = {**data.get("grid", {}), **read_axes(fields)}
     count = seeds if seeds is not None else data.get("seeds")
-    first = seed if seed is not None else getattr(base.train, "seed", 0)
+    first = base.train.seed if seed is None else seed
     if isinstance(count, int) and count < 1:
         raise ValueError(f"`seeds` must be at least 1; got {count}.")
     if count is None:

@@ -12,7 +12,7 @@ import typer
 
 from looped.cli.common import Code, Device, Json, Out, Quiet, Set, pick_device, print_json, say, training_bar
 from looped.config import code_of, override
-from looped.experiment import Experiment, TrainConfig
+from looped.experiment import Experiment
 from looped.recipes import experiment as find_experiment
 from looped.recipes import load_code
 from looped.training.determinism import check_determinism
@@ -70,7 +70,7 @@ def train(
         experiment, folder = find_experiment(recipe or "", scale), None
         settings = [*(set_ or []), *([f"train.seed={seed}"] if seed is not None else [])]
         experiment = override(experiment, settings, handed_over(code))
-        if start is not None and experiment.train is not None:
+        if start is not None:
             experiment = replace(experiment, train=replace(experiment.train, start=start))
     if seeds is not None and seeds < 1:
         raise ValueError(f"`--seeds` must be at least 1; got {seeds}.")
@@ -122,8 +122,7 @@ def train_with_bar(
     track: Sequence[str] = (),
 ) -> list[Run]:
     """Train with a progress bar: one run, or `seeds` of them as one batch."""
-    config = experiment.train or TrainConfig()
-    place = pick_device(device)
+    config, place = experiment.train, pick_device(device)
     with training_bar(experiment.name, config.steps, quiet=quiet) as bar:
         how: dict[str, Any] = {"out": out, "device": place, "engine": engine, "progress": bar}
         how |= {"threads": threads, "track": track}
@@ -143,7 +142,7 @@ def _check(
     quiet: bool,
 ) -> None:
     """Say whether training is the same twice; exit code 1 where it is not."""
-    place, config = pick_device(device), experiment.train or TrainConfig()
+    place, config = pick_device(device), experiment.train
     with at_threads(threads) as count:
         numbers = None if seeds is None else range(config.seed, config.seed + seeds)
         found = check_determinism(experiment, seeds=numbers, device=place, engine=engine)
@@ -168,7 +167,7 @@ def summarize(run: Run) -> dict[str, Any]:
     facts = {key: last[key] for key in ("step", "loss", "error")}
     return {
         "run": str(run.path),
-        "name": run.experiment.name,
+        "name": run.setup.name,
         **facts,
         "parameters": run.model().num_parameters,
         "train_seconds": run.provenance().get("train_seconds"),

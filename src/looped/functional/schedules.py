@@ -15,10 +15,15 @@ class Schedule(ABC):
     def __call__(self, step: int, steps: int) -> float:
         """The value at `step` (from 0) of a run of `steps`."""
 
+    def bounds(self, steps: int) -> tuple[float, float]:
+        """The least and the largest value in a run of `steps`, read at 1000 steps; exact where it only climbs."""
+        values = [self(step, steps) for step in (*range(0, steps, 1 + steps // 1000), steps - 1)]
+        return min(values), max(values)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Staircase(Schedule):
-    """From `start` to `stop` by `by`, one stair every `every` steps. Ref: Garg et al. 2022, and yang24's loops."""
+    """From `start` to `stop`, `by` more every `every` steps. Ref: Garg et al. 2022, and yang24's loops."""
 
     start: int
     """First value."""
@@ -65,20 +70,27 @@ class Ramp(Schedule):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomDepth(Schedule):
-    """A loop count drawn anew each step, evenly from [low, high]: what buys stability past the trained loops."""
+    """A whole number drawn anew at each step, uniformly from [low, high].
+
+    As `train.depth` it makes a model stable past the trained loops: with low=-4, high=4 a step has b - 4 to b + 4.
+    """
 
     low: int
-    """Fewest loops."""
+    """Least value."""
     high: int
-    """Most loops."""
+    """Largest value."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.low <= self.high:
-            raise ValueError(f"`low` must be in [1, high={self.high}]; got {self.low}.")
+        if self.low > self.high:
+            raise ValueError(f"`low` must be at most high={self.high}; got {self.low}.")
 
     def __call__(self, step: int, steps: int) -> int:
-        """The draw belongs to the step alone: it needs no saving and no device, and seeds in one stack share it."""
+        """Drawn from the step alone: nothing to save, no device, and the seeds in one stack share it."""
         return random.Random(step).randint(self.low, self.high)
+
+    def bounds(self, steps: int) -> tuple[int, int]:
+        """What may be drawn."""
+        return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True)

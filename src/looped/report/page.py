@@ -16,6 +16,7 @@ import torch
 import looped
 from looped.evaluation.curves import Curve, Evaluation
 from looped.evaluation.saved import evaluations
+from looped.experiment import Experiment
 from looped.files import write_bytes
 from looped.report import plots
 from looped.report.drawing import PALETTE, Figures
@@ -90,7 +91,8 @@ def render(
 
 
 def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
-    experiment, provenance = run.experiment, run.provenance()
+    experiment, provenance = run.setup, run.provenance()
+    train = experiment.train if isinstance(experiment, Experiment) else None
     seconds = provenance.get("train_seconds")
     views = [_evaluation(name, one, experiment.task.d, figures) for name, one in evaluations(run).items()]
     metrics = run.metrics()
@@ -106,11 +108,11 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
         "evaluations": views,
         "subspaces_svg": _subspaces(run, figures),
         "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
-        "curriculum": any(getattr(experiment.train, name, None) for name in ("dims", "active_points")),
-        "emphasis": getattr(experiment.train, "emphasis", 0),
-        "no_training": "No step has been logged yet."
-        if experiment.train
-        else "The weights were imported or constructed: there was no training here.",
+        "curriculum": train is not None and (train.dims is not None or train.active_points is not None),
+        "emphasis": train.emphasis if train is not None else 0,
+        "no_training": "The weights were imported or constructed: there was no training here."
+        if train is None
+        else "No step has been logged yet.",
         "provenance": [(key, _plain(value)) for key, value in facts.items() if value is not None]
         + ([("training time", duration(seconds))] if seconds else []),
         "config": _config(experiment.to_data(complete=True)),
@@ -119,27 +121,27 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
 
 def _subspaces(run: Run, figures: Figures) -> str:
     """What each named subspace of a constructed model holds, loop by loop, on one prompt of its task."""
-    names = getattr(run.experiment.model, "subspaces", None)
+    names = getattr(run.setup.model, "subspaces", None)
     points = run.provenance().get("points")
     if not names or points is None or not run.steps:
         return ""
-    model, task = run.model(), run.experiment.task
+    model, task = run.model(), run.setup.task
     prompt = task.sample(batch=1, n=points, generator=torch.Generator().manual_seed(0))
     loops = sorted({0, 1, 2, model.config.loops // 2, model.config.loops})
     picture = subspaces_figure(model, prompt.to(next(model.parameters()).dtype), loops=loops)
-    return figures(picture, f"What each subspace of {run.experiment.name} holds, loop by loop, for one prompt.")
+    return figures(picture, f"What each subspace of {run.setup.name} holds, loop by loop, for one prompt.")
 
 
 def _num_parameters(run: Run) -> int:
     """Counted on a fresh model, so that a run without a checkpoint has a number too."""
     with torch.random.fork_rng(devices=[]):
-        return run.experiment.model.build().num_parameters
+        return run.setup.model.build().num_parameters
 
 
 def _progress(run: Run) -> str:
-    if run.experiment.train is None:
+    if not isinstance(run.setup, Experiment):
         return "no training"
-    done, steps = (run.steps or [0])[-1], run.experiment.train.steps
+    done, steps = (run.steps or [0])[-1], run.setup.train.steps
     return f"{done:,} steps" if done >= steps else f"stopped at step {done:,} of {steps:,}"
 
 
@@ -209,7 +211,7 @@ def _notes(curve: Curve) -> list[str]:
 def _config(data: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """The config in groups: task, model, train, and train's optimiser apart."""
     groups = []
-    nested = {"task": data["task"], "model": data["model"], "train": data["train"] or {}}
+    nested = {"task": data["task"], "model": data["model"], "train": data.get("train", {})}
     for name, group in nested.items():
         inner = {key: value for key, value in group.items() if key == "optimizer"}
         groups.append((name, {key: value for key, value in group.items() if key not in inner}))

@@ -39,8 +39,6 @@ def check_determinism(
     engine: str = "auto",
 ) -> Difference | None:
     """Train `steps` steps twice from the start and compare everything; None where all of it is equal."""
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     seeds = seeds or [experiment.train.seed]
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
     first, second = (_train_briefly(members, min(steps, experiment.train.steps), device, engine) for _ in range(2))

@@ -91,7 +91,6 @@ def stacks_of(experiments: Sequence[Experiment]) -> list[list[int]]:
     """Indices of experiments that can train as one stack of models: they differ in their seeds alone."""
     stacks: dict[str, list[int]] = {}
     for index, experiment in enumerate(experiments):
-        assert experiment.train is not None
         stacks.setdefault(replace(experiment, train=replace(experiment.train, seed=0)).hash, []).append(index)
     return list(stacks.values())
 
@@ -162,7 +161,7 @@ def run_pool(trials: Sequence[Trial], executor: Executor, tell: Tell, pool: Pool
 def _run_stack(members: Mapping[int, Trial], executor: Executor, tell: Tell) -> None:
     """Train one stack of models; where it fails, train each model alone, so that one run does not fail the others."""
     first = next(iter(members.values()))
-    seeds = {trial.experiment.train.seed: index for index, trial in members.items() if trial.experiment.train}
+    seeds = {trial.experiment.train.seed: index for index, trial in members.items()}
 
     left = [index for index, trial in members.items() if standing(trial.path).status != "finished"]
 

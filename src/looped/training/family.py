@@ -7,7 +7,7 @@ number a model and mixes nothing between models; its sum is differentiated, so t
     family = build_family(restricted(d=10, loops=4), seeds=range(8))
     trained = train_family(
         family, loss, folder=family_folder("runs", "mine", identity), identity=identity, steps=1000,
-        optimizer=OptimizerConfig(kind="adamw"), draw=draw, every=100, generators=[generator],
+        optimizer=AdamW(), draw=draw, every=100, generators=[generator],
     )
     trained.losses[-1]          # one number a model
 

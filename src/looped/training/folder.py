@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,13 @@ class Folder:
         """Those of these checkpoints that can be compared, the lowest logged loss first."""
         return []
 
+    def known_hashes(self) -> set[str]:
+        """The hashes of its config that its checkpoints may carry."""
+        return {self.hash}
+
     def check(self, checkpoint: Checkpoint) -> None:
         """Refuse a checkpoint that was written under another config."""
-        if checkpoint.experiment not in ("", self.hash):
+        if checkpoint.experiment not in ("", *self.known_hashes()):
             raise ValueError(
                 f"the checkpoint in {self.path} does not fit its config: it was written under another, of hash "
                 f"{checkpoint.experiment}. Restore config.json from a copy, or train in another folder."
@@ -139,10 +143,11 @@ class Folder:
         write_json(self.path / "provenance.json", {**provenance(device), "train_seconds": round(seconds, 3), **more})
 
 
-def begin(path: Path, config: Mapping[str, Any], what: str) -> None:
-    """Make a folder with its config, or check that the existing one holds the same config."""
+def begin(path: Path, config: Mapping[str, Any], what: str, same: Callable[[Any], bool] | None = None) -> None:
+    """Make a folder with its config, or refuse an existing one with another config; `same` compares (default `==`)."""
     if (path / "config.json").exists():
-        if read_json(path / "config.json") != config:
+        data = read_json(path / "config.json")
+        if not (data == config if same is None else same(data)):
             raise ValueError(f"{path} holds another {what}. Choose another folder, or remove it.")
         return
     try:

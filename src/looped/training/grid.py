@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from looped.experiment import Experiment, hash_of
+from looped.experiment import Experiment, Setup, known_hashes
 from looped.files import Busy, read_json
 from looped.training.executors import Executor
 from looped.training.folder import checkpoint_steps, read_checkpoint
@@ -90,9 +90,7 @@ def train_variants(
 ) -> dict[str, list[Run]]:
     """The runs of every variant, one for each seed."""
     grid = []
-    for label, variant in variants.items():
-        if variant.train is None:
-            raise ValueError(f"`{label}` says nothing about training. Set `train`.")
+    for variant in variants.values():
         grid += [replace(variant, train=replace(variant.train, seed=seed)) for seed in seeds]
     runs = iter(train_grid(grid, out=out, device=device, progress=progress, trained=trained, executor=executor))
     return {label: [next(runs) for _ in seeds] for label in variants}
@@ -104,11 +102,11 @@ def _kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:
     for path in kept_models().values():
         with contextlib.suppress(ValueError, OSError):  # damaged, or it names code that was not handed over
             config = read_json(path / "config.json")
-            name = Experiment.from_data(config).hash
-            if name in wanted and name not in by_hash:
+            setup = Setup.from_data(config)
+            if setup.hash in wanted and setup.hash not in by_hash:
                 [step] = checkpoint_steps(path)
                 # not weights of another config under this name, nor of an earlier step
                 checkpoint = read_checkpoint(path, step)
-                if checkpoint.finished and checkpoint.experiment == hash_of(config):
-                    by_hash[name] = path
+                if checkpoint.finished and checkpoint.experiment in known_hashes(config, setup):
+                    by_hash[setup.hash] = path
     return by_hash

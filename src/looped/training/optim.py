@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from looped.experiment import OptimizerConfig
+from looped.experiment import AdamW, Muon, OptimizerConfig
 from looped.models.blocks import Block
 from looped.training.pieces import pieces
 
 
-class Muon(torch.optim.Optimizer):
+class MuonOptimizer(torch.optim.Optimizer):
     """Momentum, then the nearest orthogonal matrix as the update.
 
         B <- beta B + G;  W <- W - lr sqrt(max(1, rows/cols)) orthogonal(G + beta B)
@@ -132,17 +132,19 @@ class Optimizers:
         """
         self.config = config
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        matrices = block_matrices(model) if config.kind == "muon" else []
+        matrices = block_matrices(model) if isinstance(config, Muon) else []
         claimed = {id(parameter) for parameter, _ in matrices}
         others = [parameter for parameter in model.parameters() if id(parameter) not in claimed]
-        adam = torch.optim.AdamW if config.kind == "adamw" else torch.optim.Adam
-        decay = config.weight_decay if config.kind == "adamw" else 0.0
-        first = adam(others, lr=config.learning_rate, betas=config.betas, weight_decay=decay, fused=True)
-        self.rated: list[tuple[torch.optim.Optimizer, float]] = [(first, config.learning_rate)]
-        if matrices:
+        how: Any = {"lr": config.learning_rate, "betas": config.betas, "fused": True}
+        if isinstance(config, AdamW):
+            adam = torch.optim.AdamW(others, weight_decay=config.weight_decay, **how)
+        else:
+            adam = torch.optim.Adam(others, **how)
+        self.rated: list[tuple[torch.optim.Optimizer, float]] = [(adam, config.learning_rate)]
+        if isinstance(config, Muon):
             counts = sorted({split for _, split in matrices})
             groups = [{"params": [p for p, split in matrices if split == n], "split": n} for n in counts]
-            muon = Muon(groups, lr=config.muon_learning_rate, dtype=dtype)
+            muon = MuonOptimizer(groups, lr=config.muon_learning_rate, dtype=dtype)
             self.rated.append((muon, config.muon_learning_rate))
         self.captured = captured
         if captured:
@@ -198,7 +200,7 @@ def block_matrices(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
         if name.endswith(".weight") and "norm" not in name
     ]
     if not found:
-        raise ValueError("Muon needs a model made of `looped.models.blocks.Block`; this one has none. Use adam.")
+        raise ValueError("Muon needs a model made of `looped.models.blocks.Block`; this one has none. Use Adam.")
     return found
 
 

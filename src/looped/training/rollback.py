@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam, OptimizerConfig
 
 EPSILON = 1e-8
 """Adam's."""
@@ -46,8 +46,8 @@ class RollbackAdam:
     """
 
     def __init__(self, family: nn.Module, config: OptimizerConfig, rule: Rollback):
-        if config.kind != "adam":
-            raise ValueError(f"`rollback` works with Adam alone; got `{config.kind}`. Use adam, or leave it out.")
+        if not isinstance(config, Adam):
+            raise ValueError(f"`rollback` works with Adam alone; got {type(config).__name__}. Leave one of them out.")
         self.config, self.rule = config, rule
         trainable = {name: weight for name, weight in family.named_parameters() if weight.requires_grad}
         self.names, self.weights = list(trainable), list(trainable.values())

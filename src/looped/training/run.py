@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.config import code_of
-from looped.experiment import Experiment, hash_of
+from looped.config import code_of, kinds
+from looped.experiment import Experiment, Setup, known_hashes, trainable
 from looped.files import log, read_json, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
@@ -33,15 +33,20 @@ from looped.training.kept import hint, is_kept, locate
 class Run(Folder):
     """A run folder, open."""
 
-    def __init__(self, path: Path, experiment: Experiment):
-        super().__init__(path, experiment.hash)
-        self.experiment = experiment
+    def __init__(self, path: Path, setup: Setup):
+        super().__init__(path, setup.hash)
+        self.setup = setup
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment that the run trains; imported or constructed weights have none."""
+        return trainable(self.setup)
 
     @staticmethod
-    def create(path: Path, experiment: Experiment) -> Run:
+    def create(path: Path, setup: Setup) -> Run:
         """A new folder with its config, or the existing one if it holds the same config."""
-        begin(path, experiment.to_data(), "experiment")
-        return Run(path, experiment)
+        begin(path, setup.to_data(), "experiment", lambda data: _same_config(data, setup))
+        return Run(path, setup)
 
     @staticmethod
     def open(path: str | Path, code: Mapping[str, Any] | None = None) -> Run:
@@ -54,7 +59,12 @@ class Run(Folder):
             raise ValueError(
                 f"{path} is not a run folder: it has no config.json. Train or import one first{hint(path)}"
             )
-        return Run(path, Experiment.from_data(read_json(path / "config.json"), code))
+        return Run(path, Setup.from_data(read_json(path / "config.json"), code))
+
+    def known_hashes(self) -> set[str]:
+        """The hashes of its config that its checkpoints may carry: today's, and those of earlier versions."""
+        file = self.path / "config.json"
+        return known_hashes(read_json(file), self.setup) if file.exists() else {self.setup.hash}
 
     @property
     def kept(self) -> bool:
@@ -100,9 +110,8 @@ class Run(Folder):
 
     def model_of(self, checkpoint: Checkpoint | None, device: torch.device | str = "cpu") -> LoopedModel:
         """The model with a checkpoint's weights, in evaluation mode."""
-        model = self.experiment.model.build().to(device)
-        # the file's own hash: that of an older library's config may lack a field that has come since
-        if checkpoint and checkpoint.experiment not in ("", hash_of(read_json(self.path / "config.json"))):
+        model = self.setup.model.build().to(device)
+        if checkpoint and checkpoint.experiment not in ("", *self.known_hashes()):
             log.warning(f"looped: {self.path / 'config.json'} is not the one its weights were trained under.")
         load_weights(model, self.path, checkpoint)
         return model.eval()
@@ -149,9 +158,9 @@ class Run(Folder):
         It depends on the config and the metrics alone, so that a run that was stopped keeps the same checkpoint. Only
         those count that were due, that have a line of metrics just before, and whose masks are those of the last step.
         """
-        config = self.experiment.train
-        if config is None:
+        if not isinstance(self.setup, Experiment):
             return []
+        config = self.setup.train
 
         def masks(step: int) -> list[float]:
             schedules = [schedule for schedule in (config.dims, config.active_points) if schedule is not None]
@@ -169,6 +178,13 @@ class Run(Folder):
                 if due and line and fresh and math.isfinite(line["loss"]) and masks(step) == masks(config.steps):
                     losses[step] = line["loss"]
         return sorted(losses, key=lambda step: (losses[step], step))
+
+
+def _same_config(data: Any, setup: Setup) -> bool:
+    """Whether a config file, perhaps of the version before, holds `setup`."""
+    with contextlib.suppress(ValueError):
+        return Setup.from_data(data, code_of(*kinds(setup))) == setup
+    return False
 
 
 def _line(line: bytes) -> dict[str, float]:
@@ -227,7 +243,7 @@ def load(
 
 def save_model(path: str | Path, model: LoopedModel, task: Task, *, name: str, **origin: Any) -> Run:
     """Write a model that was not trained here, imported or constructed, as an ordinary run folder."""
-    run = Run.create(Path(path), Experiment(name=name, task=task, model=model.config))
+    run = Run.create(Path(path), Setup(name=name, task=task, model=model.config))
     weights = {f"model/{key}": value for key, value in model.state_dict().items()}
     run.save(Checkpoint(step=0, finished=True, tensors=weights), keep=1)
     run.save_provenance("cpu", 0.0, **origin)

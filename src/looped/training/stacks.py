@@ -14,7 +14,7 @@ def last_common_checkpoints(runs: list[Run], latest: list[Checkpoint | None]) ->
     So a stack stays one, and equals an unbroken one bit for bit: apart, its runs would round otherwise.
     """
     latest = list(latest)
-    index = {run.hash: i for i, run in enumerate(runs)}
+    index = {name: i for i, run in enumerate(runs) for name in run.known_hashes()}
     stacks = {checkpoint.together for checkpoint in latest if checkpoint is not None and not checkpoint.finished}
     for whole in stacks - {()}:
         members = [index[name] for name in whole if name in index]
@@ -24,7 +24,7 @@ def last_common_checkpoints(runs: list[Run], latest: list[Checkpoint | None]) ->
         if len(members) < len(whole) or foreign or level:
             continue
         if None in stood:
-            every = getattr(runs[0].experiment.train, "checkpoint_every", 0)
+            every = runs[0].experiment.train.checkpoint_every
             if any(checkpoint is not None and checkpoint.step > every for checkpoint in stood):
                 continue  # somebody removed a run: what the others have is not thrown away
             for member in members:  # killed in its first save: back to the start, as if there had been none

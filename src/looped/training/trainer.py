@@ -59,8 +59,6 @@ def train(
     `LostRank` is raised where one of them is gone.
     """
     _check_experiment(experiment)
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(folder) if folder is not None else Path(out) / experiment.folder
     team = join_ranks(device)
     with traceless([path] if team.leads else []):
@@ -80,8 +78,6 @@ def train_seeds(
 ) -> list[Run]:
     """Train one model a seed, all as one stack of models; each run equals training it alone, up to rounding."""
     _check_experiment(experiment)
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` says nothing about training; seeds are for training.")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
@@ -112,7 +108,7 @@ def _train(
     """Train runs that stand at the same step together, each locked for this process."""
     check_engine(engine)
     check_threads(threads)
-    if all(run.finished(_steps(run)) for run in runs):
+    if all(run.finished(run.experiment.train.steps) for run in runs):
         return runs  # nothing is written, not even a lock
     for run in runs:
         refuse_training(run.path)
@@ -138,21 +134,16 @@ def _train(
     return runs
 
 
-def _steps(run: Run) -> int:
-    return run.experiment.train.steps if run.experiment.train is not None else 0
-
-
 class Trainer(TrainingLoop):
     """One or several runs in progress; several differ in their seeds alone and are one stack of models."""
 
     def __init__(self, runs: Sequence[Run], device: torch.device, engine: str = "auto", team: Team = ALONE):
         self.experiment, self.task = runs[0].experiment, runs[0].experiment.task
-        assert self.experiment.train is not None
         self.config: TrainConfig = self.experiment.train
         keep = self.config.keep_checkpoints
         super().__init__(runs, device, steps=self.config.steps, keep_checkpoints=keep, team=team)
         self.runs = list(runs)
-        self.seeds = [run.experiment.train.seed for run in runs if run.experiment.train is not None]
+        self.seeds = [run.experiment.train.seed for run in runs]
         self.stacked = len(runs) > 1
         # bfloat16 is the precision of the passes; everything else stays in float32
         self.dtype = torch.float64 if self.config.dtype == "float64" else torch.float32
@@ -161,9 +152,7 @@ class Trainer(TrainingLoop):
         self.began: dict[str, Any] = {key: value for key, value in known.items() if key == "start"}
         models = [self._build(seed) for seed in self.seeds]
         self.model = stack(models) if self.stacked else models[0]
-        self.batches = Batches(
-            self.experiment, self.config, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal
-        )
+        self.batches = Batches(self.experiment, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal)
         self.engine, self.passes = choose(self, engine)
         captured = not isinstance(self.engine, Plain)
         self.optimizers = Optimizers(self.model, self.config.optimizer, captured=captured, dtype=self.passes.dtype)

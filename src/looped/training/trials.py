@@ -37,7 +37,6 @@ class Trial:
     @property
     def steps(self) -> int:
         """Steps to train."""
-        assert self.experiment.train is not None
         return self.experiment.train.steps
 
 
@@ -59,8 +58,6 @@ class Standing:
 
 def trial(experiment: Experiment, out: str | Path = "runs", fields: Mapping[str, Any] | None = None) -> Trial:
     """An experiment as a trial."""
-    if experiment.train is None:
-        raise ValueError(f"`{experiment.name}` was imported or constructed: there is nothing to train. Set `train`.")
     path = Path(out) / experiment.folder
     return Trial(experiment=experiment, path=path, fields=fields or {})
 

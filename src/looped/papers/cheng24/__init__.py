@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, TrainConfig
 from looped.functional import kernels
 from looped.functional.attention import softmax as masked_softmax
 from looped.functional.kernels import Kernel
@@ -24,9 +24,7 @@ CPU = TrainConfig(
     steps=600,
     batch=256,
     points=15,
-    optimizer=OptimizerConfig(
-        kind="adam", learning_rate=0.02, betas=(0.9, 0.99), clip=1.0, schedule=Trapezoid(decay=0.9)
-    ),
+    optimizer=Adam(learning_rate=0.02, betas=(0.9, 0.99), clip=1.0, schedule=Trapezoid(decay=0.9)),
     log_every=20,
     checkpoint_every=200,
 )

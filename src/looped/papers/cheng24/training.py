@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.evaluation.claims import Settings
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam
 from looped.functional.attention import softmax
 from looped.functional.schedules import Trapezoid
 from looped.models.kernel_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
@@ -116,7 +116,7 @@ def rollback_adam(optimizer: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
     `clip` is the largest norm of the last of nine layers' gradients: `clip` / (9 - i)^2 in layer i.
     """
-    adam = OptimizerConfig(
+    adam = Adam(
         learning_rate=optimizer["rate"], betas=tuple(optimizer["betas"]), schedule=Trapezoid(decay=optimizer["decay"])
     )
     norms = (optimizer["clip"] / (9.0 - torch.arange(layers)) ** 2).tolist()

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import Trapezoid
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.papers.gao24.variants import as_looped, as_printed, as_standard, with_task
@@ -37,7 +37,7 @@ PAPER = TrainConfig(
     points=41,
     window=15,
     grad=15,
-    optimizer=OptimizerConfig(kind="adam", learning_rate=1e-4),
+    optimizer=Adam(learning_rate=1e-4),
     log_every=1000,
     checkpoint_every=10_000,
 )
@@ -49,13 +49,7 @@ CPU = TrainConfig(
     points=12,
     window=3,
     grad=3,
-    optimizer=OptimizerConfig(
-        kind="muon",
-        learning_rate=5e-3,
-        muon_learning_rate=0.02,
-        clip=1.0,
-        schedule=Trapezoid(warmup=0.03, decay=0.5),
-    ),
+    optimizer=Muon(learning_rate=5e-3, muon_learning_rate=0.02, clip=1.0, schedule=Trapezoid(warmup=0.03, decay=0.5)),
     log_every=50,
     checkpoint_every=200,
 )
@@ -126,8 +120,8 @@ def translation(scale: Scale = "cpu") -> Experiment:
     limit = 200 if scale == "smoke" else None
     loops, window = (3, 2) if scale == "smoke" else (12, 10)
     shape = {"tokens": "given", "d": 1, "vocabulary": words, "positions": points, "loops": loops}
-    rates = {"cpu": OptimizerConfig(learning_rate=1e-3, clip=1.0, schedule=Trapezoid(warmup=0.05, decay=0.5)),
-             "paper": OptimizerConfig(learning_rate=5e-5)}  # fmt: skip
+    rates = {"cpu": Adam(learning_rate=1e-3, clip=1.0, schedule=Trapezoid(warmup=0.05, decay=0.5)),
+             "paper": Adam(learning_rate=5e-5)}  # fmt: skip
     train = replace(SMOKE if scale == "smoke" else PAPER, points=points, window=window, grad=window)
     if scale == "cpu":
         train = replace(train, steps=3000, log_every=100, checkpoint_every=1000)

@@ -50,7 +50,6 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
     for noise in sizes["noises"]:
         own = {label: one for label, one in experiments.items() if label.startswith(f"{noise:g}/")}
         first = next(iter(own.values()))
-        assert first.train is not None
         generator = torch.Generator().manual_seed(sizes["prompt_seed"])
         prompt = first.task.sample(batch=sizes["prompts"], n=first.train.points, generator=generator)
         curves = {

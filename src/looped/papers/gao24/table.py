@@ -47,7 +47,6 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
         settings.progress(f"translating with {label}", 0.9 + 0.1 * index / len(runs))
         task, train = run.experiment.task, run.experiment.train
         assert isinstance(task, Translation)
-        assert train is not None
         held = replace(task, split="val")
         model, limit = run.model(settings.device), sizes["sentences"]
         sums[label], counts = cross_entropies(model, held, n=train.points, limit=limit)

@@ -23,7 +23,6 @@ NONE = Part(layers=0)
 
 def with_task(experiment: Experiment, name: str, task: SequenceTask, points: int) -> Experiment:
     """The experiment on a task of sequences of vectors, which are the tokens."""
-    assert experiment.train is not None
     layers = getattr(task, "layers", 0)
     shape = {"tokens": "given", "d": task.d, "outputs": task.d, "positions": points * (layers + 1)}
     train = replace(experiment.train, points=points)
@@ -32,7 +31,6 @@ def with_task(experiment: Experiment, name: str, task: SequenceTask, points: int
 
 def as_printed(experiment: Experiment) -> Experiment:
     """The AlgoFormer of Equation (2): the loop reads pre(X) as its first state alone, and all loops carry gradient."""
-    assert experiment.train is not None
     model = replace(_model(experiment), inject="none", loop_norm=False)
     return replace(experiment, model=model, train=replace(experiment.train, grad=None))
 
@@ -44,7 +42,6 @@ def as_looped(experiment: Experiment) -> Experiment:
 
 def as_standard(experiment: Experiment, layers: int) -> Experiment:
     """A transformer of `layers` layers with weights of their own: one loop, no pre and no post."""
-    assert experiment.train is not None
     old = _model(experiment)
     model = replace(old, pre=NONE, post=NONE, loop=replace(old.loop, layers=layers), loops=1, inject="none")
     return replace(experiment, model=model, train=replace(experiment.train, window=1, grad=None))
@@ -52,7 +49,6 @@ def as_standard(experiment: Experiment, layers: int) -> Experiment:
 
 def with_loops(experiment: Experiment, loops: int, window: int) -> Experiment:
     """Trained for T = `loops`, the loss over the last dT = `window`, and so the gradient unless all loops carry it."""
-    assert experiment.train is not None
     grad = None if experiment.train.grad is None else window
     train = replace(experiment.train, window=window, grad=grad)
     return replace(experiment, model=replace(experiment.model, loops=loops), train=train)
@@ -94,7 +90,6 @@ def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) 
     for index, (label, members) in enumerate(runs.items()):
         settings.progress(f"judging {label}", 0.9 + 0.1 * index / len(runs))
         experiment = members[0].experiment
-        assert experiment.train is not None
         loops = experiment.model.loops
         far = max(loops, sizes["max_loops"]) if loops > 1 else 1
         found: list[Evaluation] = []

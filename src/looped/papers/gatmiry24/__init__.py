@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import AdamW, Experiment, TrainConfig
 from looped.models.kernel_transformer import KernelTransformerConfig, restricted
 from looped.papers.gatmiry24.training import Halving
 from looped.tasks.isotropic import IsotropicRegression
@@ -20,7 +20,7 @@ PAPER = TrainConfig(
     steps=20_000,
     batch=20_000,
     points=21,
-    optimizer=OptimizerConfig(kind="adamw", learning_rate=0.01, betas=(0.99, 0.9), clip=0.01, schedule=Halving()),
+    optimizer=AdamW(learning_rate=0.01, betas=(0.99, 0.9), clip=0.01, schedule=Halving()),
     log_every=100,
     checkpoint_every=2000,
 )

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.evaluation.claims import Settings
-from looped.experiment import OptimizerConfig
+from looped.experiment import AdamW
 from looped.functional.schedules import Schedule
 from looped.functional.streams import stream
 from looped.models.batch_last import to_last
@@ -76,9 +76,7 @@ def optimizer(kind: Kind, sizes: Sizes) -> dict[str, Any]:
     A looped matrix's gradient is a sum over its loops: `clip_looped`, where there is one, is its own largest norm.
     """
     betas = tuple(sizes["betas"])
-    adam = OptimizerConfig(
-        kind="adamw", learning_rate=sizes["rate"], betas=betas, schedule=Halving(share=sizes["halve"])
-    )
+    adam = AdamW(learning_rate=sizes["rate"], betas=betas, schedule=Halving(share=sizes["halve"]))
     norm = sizes.get("clip_looped", sizes["clip"]) if kind == "looped" else sizes["clip"]
     return {"optimizer": adam, "clip": Clip(norm=norm, over="matrix")}
 

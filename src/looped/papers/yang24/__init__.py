@@ -40,7 +40,6 @@ def linear(scale: Scale = "cpu") -> Experiment:
 def linear_published(scale: Scale = "cpu") -> Experiment:
     """Linear regression trained as the paper says: Adam, and at `paper` scale 500k steps (Fig. 2)."""
     base = replace(linear(scale), name="yang24.linear_published")
-    assert base.train is not None
     return as_published(base) if scale == "paper" else as_published(base, steps=base.train.steps)
 
 
@@ -76,7 +75,6 @@ def sparse_longer(scale: Scale = "cpu") -> Experiment:
 def tied(scale: Scale = "cpu") -> Experiment:
     """Weight tying: the block looped with no prompt injected, so that all loops carry gradient (Fig. 3)."""
     base = linear(scale)
-    assert base.train is not None
     assert isinstance(base.model, DecoderConfig)
     # all loops carry gradient: on a GPU every other number of them would be one more graph
     depth = None if scale == "paper" else base.train.depth
@@ -130,7 +128,6 @@ def relu_network_12_layers(scale: Scale = "cpu") -> Experiment:
 
 def _unlooped(base: Experiment, scale: Scale) -> Experiment:
     """The same experiment with layers of their own weights in place of loops; at `cpu` they want half the rates."""
-    assert base.train is not None
     assert isinstance(base.model, DecoderConfig)
     layers = {"smoke": 2, "cpu": 8, "paper": 12}[scale]
     rates = {"learning_rate": 3e-3, "muon_learning_rate": 0.01} if scale == "cpu" else {}
@@ -147,7 +144,6 @@ def _trained_on(base: Experiment, start: str, *, steps: int, grows: int, clip: f
 
     Nearly all of the loss is at few examples, where no model can answer; unweighted, it drowns the rest (log.md).
     """
-    assert base.train is not None
     falling = Trapezoid(warmup=0.02, decay=0.8)
     rates = {"learning_rate": 1.2e-3, "muon_learning_rate": 4e-3, "clip": clip, "schedule": falling}
     return training(

@@ -109,7 +109,6 @@ def measure_panel(sizes: Sizes, settings: Settings) -> Data:
     """Both models, and the baselines of their function class."""
     variants = {label: Experiment.from_brief(one) for label, one in sizes["experiments"].items()}
     first = variants[LOOPED]
-    assert first.train is not None
     models = judged(trained(variants, sizes, settings, share=0.8), sizes, settings)
 
     def report(what: str, done: float) -> None:

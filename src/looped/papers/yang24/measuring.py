@@ -52,19 +52,15 @@ def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | 
     """
     window = min(window, loops)
     climbs = every is not None and window < loops
-    depth = Staircase(start=window, stop=loops, by=2, every=every or 1) if climbs else None
-    assert experiment.train is not None
+    depth = Staircase(start=window - loops, stop=0, by=2, every=every or 1) if climbs else None
     train = replace(experiment.train, window=window, grad=window, depth=depth)
     return replace(experiment, model=replace(experiment.model, loops=loops), train=train)
 
 
 def trained_loops(experiment: Experiment) -> int:
     """The most loops a step of its training takes."""
-    train = experiment.train
-    if train is None or train.depth is None:
-        return experiment.model.loops
-    depth = train.depth
-    return int(getattr(depth, "high", getattr(depth, "stop", experiment.model.loops)))
+    train, loops = experiment.train, experiment.model.loops
+    return loops if train.depth is None else loops + int(train.depth.bounds(train.steps)[1])
 
 
 def trained(
@@ -97,7 +93,6 @@ def judged(runs: Mapping[str, Sequence[Run]], sizes: Sizes, settings: Settings) 
 
 def errors_of(model: LoopedModel, experiment: Experiment, sizes: Sizes, *, loops: int) -> Evaluation:
     """A model's errors on the figure's prompts: by examples after `loops` loops, and by loops up to there."""
-    assert experiment.train is not None
     return evaluate(
         model,
         experiment.task,

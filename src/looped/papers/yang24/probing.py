@@ -57,7 +57,6 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
     data: Data = {"targets": {name: {} for name in TARGETS}}
     for index, (label, members) in enumerate(runs.items()):
         experiment = members[0].experiment
-        assert experiment.train is not None
 
         def report(done: int, steps: int, label=label, index=index) -> None:
             settings.progress(f"probing {label}", 0.6 + 0.4 * (index + done / steps) / len(runs))

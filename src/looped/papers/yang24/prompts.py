@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish
-from looped.experiment import Experiment, OptimizerConfig
+from looped.experiment import Experiment, Muon, OptimizerConfig
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers
 from looped.papers.yang24.judges import best_error, center, measured, quotient, seeds
@@ -34,7 +34,6 @@ PAPER_POOLS = [1000, 2000, 5000, 10_000, 20_000, 40_000, 80_000]
 
 def variant(base: Experiment, d: int, points: int) -> Experiment:
     """Linear regression of dimension d on a fixed set of prompts (how many is set later), all dimensions active."""
-    assert base.train is not None
     assert isinstance(base.model, DecoderConfig)
     train = replace(base.train, points=points, dims=None, active_points=None)
     return replace(base, task=LinearRegression(d=d), model=replace(base.model, d=d), train=train)
@@ -65,8 +64,10 @@ def _cheaper(experiment: Experiment, scale: str) -> Experiment:
 
 def _at_rate(optimizer: OptimizerConfig, rate: float) -> OptimizerConfig:
     """Adam's rate as given, and Muon's in proportion."""
-    muon = optimizer.muon_learning_rate * rate / optimizer.learning_rate
-    return replace(optimizer, learning_rate=rate, muon_learning_rate=muon)
+    if isinstance(optimizer, Muon):
+        muon = optimizer.muon_learning_rate * rate / optimizer.learning_rate
+        return replace(optimizer, learning_rate=rate, muon_learning_rate=muon)
+    return replace(optimizer, learning_rate=rate)
 
 
 def measure(sizes: Sizes, settings: Settings) -> Data:
@@ -81,7 +82,6 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
     variants = {}
     for label, (kind, d, pool, rate) in wanted.items():
         one = Experiment.from_brief(sizes["panels"][d]["experiments"][kind])
-        assert one.train is not None
         variants[label] = training(one, pool=pool, optimizer=_at_rate(one.train.optimizer, rate))
     found = judged(trained(variants, sizes, settings), sizes, settings)
     data: Data = {"panels": {}}

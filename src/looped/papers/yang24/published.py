@@ -32,7 +32,6 @@ MOST_LINES = 500
 def measure(sizes: Sizes, settings: Settings) -> Data:
     """Train, and judge two checkpoints after the trained loops; the better one's error also far beyond them."""
     experiment = Experiment.from_brief(sizes["experiment"])
-    assert experiment.train is not None
     run = trained({"": experiment}, sizes, settings)[""][0]
     if run.kept:
         raise ValueError(f"{run.path} has one checkpoint, and two are judged. Train the run itself: looped train.")

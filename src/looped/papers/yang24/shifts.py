@@ -74,8 +74,7 @@ def looped_with(scale: str, loops: int) -> Experiment:
     if scale == "paper":
         return around(linear("paper"), loops, 15)
     one = with_loops(linear("smoke" if scale == "smoke" else "cpu"), loops, 2 if scale == "smoke" else 4, every=None)
-    assert one.train is not None
-    return training(one, depth=RandomDepth(low=one.train.window, high=loops), **SHORT[scale])
+    return training(one, depth=RandomDepth(low=one.train.window - loops, high=0), **SHORT[scale])
 
 
 def unlooped_with(scale: str, count: int) -> Experiment:
@@ -106,7 +105,6 @@ def measure(sizes: Sizes, settings: Settings) -> Data:
     runs = trained(variants, sizes, settings, share=0.7)
     models = {label: [run.model(settings.device) for run in members] for label, members in runs.items()}
     first = next(iter(variants.values()))
-    assert first.train is not None
     options = {"prompts": sizes["prompts"], "points": first.train.points, "seed": sizes["prompt_seed"]}
     data: Data = {"d": first.task.d, "shifts": {}}
     for index, (label, written_shift) in enumerate(sizes["shifts"].items()):

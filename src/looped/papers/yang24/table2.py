@@ -18,7 +18,7 @@ from torch import Tensor
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.claims import Claim, Data, Figure, Measured, Settings
 from looped.evaluation.panels import finish, reference_line
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import RandomDepth, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale
@@ -54,8 +54,8 @@ PAPER = TrainConfig(
     points=41,
     window=15,
     grad=15,
-    depth=Staircase(start=15, stop=30, by=2, every=500),
-    optimizer=OptimizerConfig(kind="adam", learning_rate=1e-4),
+    depth=Staircase(start=-15, stop=0, by=2, every=500),
+    optimizer=Adam(learning_rate=1e-4),
     log_every=1000,
     checkpoint_every=10_000,
 )
@@ -65,19 +65,13 @@ CPU = TrainConfig(
     points=11,
     window=3,
     grad=3,
-    depth=RandomDepth(low=2, high=6),
-    optimizer=OptimizerConfig(
-        kind="muon",
-        learning_rate=5e-3,
-        muon_learning_rate=0.02,
-        clip=1.0,
-        schedule=Trapezoid(warmup=0.03, decay=0.2),
-    ),
+    depth=RandomDepth(low=-2, high=2),
+    optimizer=Muon(learning_rate=5e-3, muon_learning_rate=0.02, clip=1.0, schedule=Trapezoid(warmup=0.03, decay=0.2)),
     log_every=50,
     checkpoint_every=400,
 )
 """Ten examples, five random features of each table: labels are noisy, and wider prompts take longer to learn at all."""
-SMOKE = replace(CPU, steps=4, batch=4, points=6, log_every=2)
+SMOKE = replace(CPU, steps=4, batch=4, points=6, depth=RandomDepth(low=-1, high=3), log_every=2)
 
 
 def leave_out(table: str, scale: Scale = "cpu", kind: Kind = "looped", among: Sequence[str] = OPENML) -> Experiment:
@@ -114,7 +108,6 @@ def measure(sizes: Mapping[str, Any], settings: Settings) -> Data:
     models = {kind: [next(runs).model(settings.device) for _ in ones] for kind, ones in experiments.items()}
     first = flat[0]
     assert isinstance(first.task, Tables)
-    assert first.train is not None
     points, task = first.train.points, first.task
     strengths, rows = sizes["strengths"], []
     tuning = _tuning(task, points, sizes, settings)

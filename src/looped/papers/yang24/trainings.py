@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from looped.experiment import Experiment, OptimizerConfig, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import Ramp, RandomDepth, Staircase, Trapezoid
 
 PAPER = TrainConfig(
@@ -14,16 +14,10 @@ PAPER = TrainConfig(
     points=41,
     window=15,
     grad=15,
-    depth=RandomDepth(low=16, high=24),
+    depth=RandomDepth(low=-4, high=4),
     dims=Ramp(start=5, stop=20, share=1 / 3),
     active_points=Ramp(start=11, stop=41, share=1 / 3),
-    optimizer=OptimizerConfig(
-        kind="muon",
-        learning_rate=3e-3,
-        muon_learning_rate=0.01,
-        clip=1.0,
-        schedule=Trapezoid(warmup=0.02, decay=0.5),
-    ),
+    optimizer=Muon(learning_rate=3e-3, muon_learning_rate=0.01, clip=1.0, schedule=Trapezoid(warmup=0.02, decay=0.5)),
     average=0.999,
     dtype="bfloat16",
     log_every=100,
@@ -37,22 +31,16 @@ CPU = TrainConfig(
     points=11,
     window=4,
     grad=4,
-    depth=RandomDepth(low=4, high=12),
+    depth=RandomDepth(low=-4, high=4),
     dims=Ramp(start=2, stop=5, share=0.3),
-    optimizer=OptimizerConfig(
-        kind="muon",
-        learning_rate=5e-3,
-        muon_learning_rate=0.02,
-        clip=1.0,
-        schedule=Trapezoid(warmup=0.03, decay=0.5),
-    ),
+    optimizer=Muon(learning_rate=5e-3, muon_learning_rate=0.02, clip=1.0, schedule=Trapezoid(warmup=0.03, decay=0.5)),
     log_every=20,
     checkpoint_every=250,
 )
 """Muon, and a no-gradient prefix of random length: a minute instead of hours, and stable far past the trained loops."""
 
 SMOKE = replace(
-    CPU, steps=20, batch=8, points=7, window=2, grad=2, depth=RandomDepth(low=2, high=6), dims=None, log_every=5
+    CPU, steps=20, batch=8, points=7, window=2, grad=2, depth=RandomDepth(low=-2, high=2), dims=None, log_every=5
 )
 
 
@@ -62,7 +50,6 @@ SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {
 
 def training(experiment: Experiment, **fields: Any) -> Experiment:
     """The experiment with other training fields."""
-    assert experiment.train is not None
     return replace(experiment, train=replace(experiment.train, **fields))
 
 
@@ -71,17 +58,16 @@ def as_published(base: Experiment, *, steps: int = 500_000) -> Experiment:
 
     The paper's text points at Garg et al., who climb a stair of dims and points every 2000 steps.
     """
-    assert base.train is not None
     loops, window, points = base.model.loops, base.train.window, base.train.points
     first, by = (11, 2) if points <= 41 else (26, 5)
     train = replace(
         base.train,
         steps=steps,
         batch=64,
-        depth=Staircase(start=window, stop=loops, by=2, every=500) if loops > window else None,
+        depth=Staircase(start=window - loops, stop=0, by=2, every=500) if loops > window else None,
         dims=Staircase(start=min(5, base.task.d), stop=base.task.d, by=1, every=5000),
         active_points=Staircase(start=min(first, points), stop=points, by=by, every=5000),
-        optimizer=OptimizerConfig(kind="adam", learning_rate=1e-4),
+        optimizer=Adam(learning_rate=1e-4),
         average=None,
         dtype="float32",
         log_every=1000,
@@ -95,7 +81,7 @@ def around(base: Experiment, loops: int, window: int) -> Experiment:
 
     Where b is not above T + 1 they are b in every step, and T at most b.
     """
-    assert base.train is not None
-    depth = RandomDepth(low=window + 1, high=2 * loops - window - 1) if loops > window + 1 else None
+    spread = loops - window - 1
+    depth = RandomDepth(low=-spread, high=spread) if spread > 0 else None
     train = replace(base.train, window=min(window, loops), grad=min(window, loops), depth=depth)
     return replace(base, model=replace(base.model, loops=loops), train=train)

@@ -12,6 +12,7 @@ import os
 import platform
 import secrets
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
@@ -88,17 +89,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-_lock_files: set[FileIO] = set()
+_lock_files: weakref.WeakSet[FileIO] = weakref.WeakSet()
 """The lock files that this process has open."""
-
-
-@contextlib.contextmanager
-def _registered(file: FileIO) -> Iterator[None]:
-    _lock_files.add(file)
-    try:
-        yield
-    finally:
-        _lock_files.discard(file)
 
 
 def _release_in_child() -> None:
@@ -116,7 +108,8 @@ if hasattr(os, "register_at_fork"):
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock file; `Busy` if another process does. The kernel releases it when the process ends in any way."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b", buffering=0) as file, _registered(file):
+    with open(path, "a+b", buffering=0) as file:
+        _lock_files.add(file)
         try:
             _lock(file.fileno())
             if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):

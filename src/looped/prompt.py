@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -35,6 +35,12 @@ class _Batch(ABC):
     def rows(self: B, index: slice | Tensor | tuple[slice, ...]) -> B:
         """The prompts at `index` of the batch; where there is an axis of models, index that first."""
         return self._map(lambda tensor: tensor[index])
+
+    def head(self: B, n: int) -> B:
+        """The first `n` pairs of every prompt, or tokens of every sequence."""
+        axis, length = len(self.places) - 1, min(n, self.num_positions)
+        heads = {key: value.narrow(axis, 0, length) for key, value in vars(self).items() if isinstance(value, Tensor)}
+        return type(self)(**{**vars(self), **heads})
 
     def clone(self: B) -> B:
         """A copy in new memory."""
@@ -118,11 +124,6 @@ class Prompt(_Batch):
         """The dimension of each x."""
         return self.xs.shape[-1]
 
-    def head(self, n: int) -> Prompt:
-        """The first `n` pairs of every prompt."""
-        weights = None if self.weights is None else self.weights[..., :n]
-        return replace(self, xs=self.xs[..., :n, :], ys=self.ys[..., :n], weights=weights)
-
 
 @dataclass(frozen=True)
 class Sequence(_Batch):
@@ -166,14 +167,6 @@ class Sequence(_Batch):
     def d(self) -> int:
         """The dimension of each token; 1 for whole numbers."""
         return self.tokens.shape[-1] if self.tokens.is_floating_point() else 1
-
-    def head(self, n: int) -> Sequence:
-        """The first `n` tokens of every sequence."""
-        tokens, targets = (
-            part[..., :n, :] if part.is_floating_point() else part[..., :n] for part in (self.tokens, self.targets)
-        )
-        weights = None if self.weights is None else self.weights[..., :n]
-        return replace(self, tokens=tokens, targets=targets, weights=weights)
 
 
 def _places(tokens: Tensor) -> torch.Size:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from looped.cli.options import load_user_code, pick_device
@@ -50,7 +50,7 @@ class ChosenRun:
         self, stem: str, findings: Diagnosis | Identification, draw: Callable[[], Figure] | None = None
     ) -> tuple[dict[str, Any], str]:
         """Write RUN/STEM.json, and what `draw` draws as STEM.png; returns the data and a remark that says where."""
-        data = finite({"run": self.name, "weights": "best" if self.best else "last", **findings.to_data()})
+        data = finite({"run": self.name, "weights": "best" if self.best else "last", **asdict(findings)})
         if self.run.kept:
             return data, NOT_SAVED
         file = self.run.path / f"{stem}{'.best' * self.best}.json"

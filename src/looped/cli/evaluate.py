@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -107,7 +108,7 @@ def evaluate(
     changes += ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
     title = ", ".join(changes) if name is None else name
     saved = None if chosen.run.kept else save_evaluation(chosen.run, title, result)
-    data = {"run": run, "name": title, "saved": saved and str(saved), **result.to_data()}
+    data = {"run": run, "name": title, "saved": saved and str(saved), **asdict(result)}
     next_step = f"Saved in {saved}. Next: looped report {chosen.run.path}{code_options(code)}"
     show(data, table(result, title), notes=[next_step if saved else NOT_SAVED], json=json, quiet=quiet)
 

@@ -7,8 +7,6 @@ import functools
 import hashlib
 import inspect
 import json
-import os
-import sys
 import warnings
 from collections.abc import Callable
 from importlib import metadata
@@ -20,6 +18,7 @@ from torch import Tensor
 from looped.baselines.signs import OnSigns
 from looped.files import digest, read_tensors, write_tensors
 from looped.prompt import Prompt
+from looped.tasks.data import cache_folder
 
 VERSION = 1
 """Raised when a baseline's answers change, so that older files are no longer used."""
@@ -32,20 +31,6 @@ BaselineProgress = Callable[[str, float], None]
 """Called with a baseline's name and the share that is done."""
 
 
-def cache_folder() -> Path:
-    """`LOOPED_CACHE`, or `looped` in the user's cache folder."""
-    chosen = os.environ.get("LOOPED_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "looped"
-
-
 def cached(
     name: str, baseline: Callable[..., Tensor], folder: Path | None = None, *, progress: BaselineProgress | None = None
 ) -> Callable[[Prompt], Tensor]:
@@ -55,10 +40,11 @@ def cached(
     identify it. `name` is shown to people and passed to `progress`. A damaged file is computed again, with a warning.
     """
     about = {"baseline": describe(baseline), "version": VERSION}
+    slug = "".join(letter if letter.isalnum() else "-" for letter in name.lower())[:40]
 
     def answer(prompt: Prompt) -> Tensor:
         place = cache_folder() / "baselines" if folder is None else folder
-        file = place / f"{_slug(name)}-{_key(prompt, about)}.safetensors"
+        file = place / f"{slug}-{_key(prompt, about)}.safetensors"
         answers = _read(file, about, prompt)
         if answers is None:
             options = {}
@@ -117,10 +103,6 @@ def _text(about: dict[str, Any]) -> str:
     return json.dumps(about, sort_keys=True, default=list)
 
 
-def _slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())[:40]
-
-
 def _read(file: Path, about: dict[str, Any], prompt: Prompt) -> Tensor | None:
     if not file.exists():
         return None
@@ -146,10 +128,6 @@ def _write(file: Path, answers: Tensor, about: dict[str, Any]) -> None:
 
 def _takes(baseline: Any, option: str) -> bool:
     """Whether the function behind a baseline has this parameter."""
-    while True:
-        if isinstance(baseline, functools.partial):
-            baseline = baseline.func
-        elif isinstance(baseline, OnSigns):
-            baseline = baseline.baseline
-        else:
-            return option in inspect.signature(baseline).parameters
+    while isinstance(baseline, (functools.partial, OnSigns)):
+        baseline = baseline.func if isinstance(baseline, functools.partial) else baseline.baseline
+    return option in inspect.signature(baseline).parameters

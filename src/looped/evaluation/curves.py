@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -72,10 +71,6 @@ class Evaluation:
     """Model first, then baselines: error against the number of examples seen."""
     by_loops: Curve
     """The model's error on the last pair of a prompt against the loops applied."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 def baselines_for(task: Task) -> dict[str, Baseline]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -86,10 +85,6 @@ class Diagnosis:
     """Share of the prompts whose predictions from every random start are within `SAME` of the usual ones."""
     verdict: str
     """The diagnosis in words."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 @torch.no_grad()

@@ -90,10 +90,9 @@ def errors_of(
     """Errors of a predictor, scored by `task`: after `loops` loops, and after every loop up to `max_loops`."""
     if not isinstance(predict, LoopedModel):
         errors = _score(task, _answer(predict, questions), questions)
-        answered = (~errors.isnan().all(0)).nonzero().flatten().tolist()
         # a slow baseline answers some positions only, and is not a number at the others
-        by_loop = _last_errors(errors[None], questions).T
-        return _selected(errors, by_loop, questions, answered or range(errors.shape[1]))
+        answered = (~errors.isnan().all(0)).nonzero().flatten().tolist()
+        return _selected(errors, _last_errors(errors[None], questions).T, questions, answered or range(errors.shape[1]))
     loops = predict.config.loops if loops is None else loops
     check_loops(loops)
     max_loops = max(loops, max_loops or 0)
@@ -160,9 +159,7 @@ def _last_errors(errors: Float[Tensor, "loops batch positions"], part: Questions
     return errors[:, :, column]
 
 
-def _errors_by_loop(
-    model: LoopedModel, task: Task, part: Questions, loops: int
-) -> Float[Tensor, "loops batch positions"]:
+def _errors_by_loop(model: LoopedModel, task: Task, part: Questions, loops: int) -> Tensor:
     """Errors after every loop; on a GPU by one captured loop, where our kernels run the model."""
     weight = weight_of(model)
     if part.queries is None:
@@ -173,10 +170,9 @@ def _errors_by_loop(
         return _unrolled(model, part.prompt, loops, lambda outputs: _score(task, outputs, part))
     if not supports_query_stream(model):
         return _score(task, _answer(lambda prompt: model(prompt, loops=loops, keep=loops), part), part)
-    prompt = part.prompt
-    assert isinstance(prompt, Prompt)
+    prompt = cast(Prompt, part.prompt)
     batch = len(prompt.xs)
-    both = Prompt(torch.cat((prompt.xs, part.queries)), torch.cat((prompt.ys, prompt.ys)))
+    both = Prompt(torch.cat((prompt.xs, part.queries.xs)), torch.cat((prompt.ys, prompt.ys)))
     with query_stream(model, batch):
         return _unrolled(model, both, loops, lambda outputs: _score(task, outputs[batch:], part))
 
@@ -201,14 +197,13 @@ def _answer(predict: Callable[[Any], Tensor], questions: Questions) -> Float[Ten
     The query's label, which nobody may read, is the true one. A model that reads the last pair as its query is asked
     about the whole prompt only.
     """
-    prompt, queries, answers = questions.prompt, questions.queries, questions.answers
-    if queries is None or answers is None:
+    prompt, queries = questions.prompt, questions.queries
+    if queries is None or not isinstance(prompt, Prompt):
         return predict(prompt)
-    assert isinstance(prompt, Prompt)
 
     def answer(i: int) -> Tensor:
-        xs = torch.cat((prompt.xs[:, :i], queries[:, i : i + 1]), 1)
-        ys = torch.cat((prompt.ys[:, :i], answers[:, i : i + 1]), 1)
+        xs = torch.cat((prompt.xs[:, :i], queries.xs[:, i : i + 1]), 1)
+        ys = torch.cat((prompt.ys[:, :i], queries.ys[:, i : i + 1]), 1)
         return predict(Prompt(xs, ys))
 
     n = prompt.num_examples

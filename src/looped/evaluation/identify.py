@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -81,10 +81,6 @@ class Identification:
     """Level of the intervals."""
     loops: list[Loop]
     """One entry a loop."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 class _Half(NamedTuple):

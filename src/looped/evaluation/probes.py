@@ -8,8 +8,7 @@ out as if it had trained alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -87,10 +86,6 @@ class Probes:
     """One for each target."""
     control: list[Probed]
     """The same for probes trained on w = 1 alone, which know only the distribution of x; judged like the others."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 def probe(

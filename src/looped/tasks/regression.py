@@ -53,9 +53,7 @@ class LinearRegression(Task):
         """w'x, without noise."""
         return torch.einsum("bnd,bd->bn", xs, truth["w"])
 
-    def weights(
-        self, batch: int, mask: Float[Tensor, "d"] | None, generator: torch.Generator
-    ) -> Float[Tensor, "batch d"]:
+    def weights(self, batch: int, mask: Tensor | None, generator: torch.Generator) -> Float[Tensor, "batch d"]:
         """The hidden w of each prompt, zero outside the active coordinates; no mask means that all are active."""
         return masked(torch.randn(batch, self.d, generator=generator, device=generator.device), mask)
 
@@ -77,9 +75,7 @@ class SparseRegression(LinearRegression):
         """nonzero + noise^2."""
         return self.nonzero + self.noise**2
 
-    def weights(
-        self, batch: int, mask: Float[Tensor, "d"] | None, generator: torch.Generator
-    ) -> Float[Tensor, "batch d"]:
+    def weights(self, batch: int, mask: Tensor | None, generator: torch.Generator) -> Float[Tensor, "batch d"]:
         """Normal entries at `nonzero` random active places (at all of them where fewer are active)."""
         keys = torch.rand(batch, self.d, generator=generator, device=generator.device) + (1.0 if mask is None else mask)
         places = keys.topk(self.nonzero, dim=1).indices

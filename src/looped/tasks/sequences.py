@@ -90,6 +90,11 @@ class _FixedNetwork(Task):
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
 
     @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
+
+    @property
     def num_inputs(self) -> int:
         """Length of what Phi reads."""
         return self.d
@@ -111,11 +116,6 @@ class RepresentationRegression(_FixedNetwork):
 
     Ref: gao24, Sec. 3.1 and 5.1 (noise 0, 0.1 or 1).
     """
-
-    @property
-    def label_noise(self) -> float:
-        """`noise`."""
-        return self.noise
 
     @cached_property
     def label_variance(self) -> float:
@@ -162,11 +162,6 @@ class AutoRegression(_FixedNetwork, SequenceTask):
         return self.order * self.d
 
     @property
-    def label_noise(self) -> float:
-        """`noise`."""
-        return self.noise
-
-    @property
     def label_variance(self) -> float:
         """1 + noise^2, since E[(A phi)_i^2] = |phi|^2 = 1 where phi does not depend on A: at the first step.
 
@@ -178,9 +173,7 @@ class AutoRegression(_FixedNetwork, SequenceTask):
         """Phi of `order` states, oldest first, on the unit sphere."""
         return F.normalize(self.phi(window), dim=-1)
 
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """`n` tokens x_1..x_n with targets x_2..x_{n+1}, a fresh A and fresh noise for every series."""
         device = generator.device
         mask = active_mask(self.d, dims, device)
@@ -227,9 +220,7 @@ class ChainOfThought(SequenceTask):
         """1: W s has variance 2 |s|^2 / ((1 + slope^2) d), which the leaky ReLU multiplies by (1 + slope^2) / 2."""
         return 1.0
 
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """`n` examples of layers + 1 tokens, one fresh network for every prompt."""
         device = generator.device
         mask = active_mask(self.d, dims, device)

@@ -21,16 +21,8 @@ from looped.tasks.data import closest, data_folder, read_text
 from looped.tasks.task import Task, active_mask
 
 OPENML = (
-    "720_abalone",
-    "725_bank8FM",
-    "737_space_ga",
-    "803_delta_ailerons",
-    "807_kin8nm",
-    "816_puma8NH",
-    "819_delta_elevators",
-    "847_wind",
-    "871_pollen",
-    "42192_compas-two-years",
+    *("720_abalone", "725_bank8FM", "737_space_ga", "803_delta_ailerons", "807_kin8nm"),
+    *("816_puma8NH", "819_delta_elevators", "847_wind", "871_pollen", "42192_compas-two-years"),
 )
 """The ten tables of yang24, Table 1, by file name."""
 
@@ -156,11 +148,10 @@ def _part(folder: Path, name: str, rows: str, test_share: float) -> tuple[Tensor
     train, test = order[:cut], order[cut:]
     if min(len(train), len(test)) < 1:
         raise ValueError(f"table `{name}` has {len(labels)} rows, too few to cut at `test_share`={test_share}.")
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = features[train].mean(0), features[train].std(0)
-    std[std <= 1e-12 * np.abs(mean)] = 1.0  # a constant feature becomes 0
     chosen = train if rows == "train" else test
     with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = features[train].mean(0), features[train].std(0)
+        std[std <= 1e-12 * np.abs(mean)] = 1.0  # a constant feature becomes 0
         scaled = torch.from_numpy((features[chosen] - mean) / std).float()
     if not bool(scaled.isfinite().all()):
         column = int((~scaled.isfinite()).any(0).nonzero()[0])

@@ -84,9 +84,7 @@ class SequenceTask(Task):
         return 1
 
     @abstractmethod
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """`batch` sequences of `n` points on the generator's device; a point is one token or several."""
 
     def error(  # type: ignore[override]

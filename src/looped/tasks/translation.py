@@ -15,15 +15,15 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from looped.prompt import Sequence
-from looped.tasks.data import closest, data_folder, read_text
+from looped.tasks.data import cache_folder, closest, data_folder, read_text
 from looped.tasks.task import SequenceTask
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Translation(SequenceTask):
     limit: int | None = None
     """Read only the first `limit` pairs of every split; None: all."""
     captured: ClassVar[bool] = True
-    """Sampling stays on the device, once its table is there."""
+    """Sampling stays on the device, once its pairs are there."""
 
     def __post_init__(self) -> None:
         if self.d != 1:
@@ -82,17 +82,14 @@ class Translation(SequenceTask):
         """1: the error is a cross entropy, in nats; equal logits have error log(vocabulary)."""
         return 1.0
 
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """Pairs drawn with replacement; `dims` is ignored."""
-        table = self.table(n, generator.device)
-        rows = torch.randint(len(table.ids), (batch,), generator=generator, device=generator.device)
-        return _sequence(Table(table.ids[rows], table.weights[rows]))
+        pairs = self.everything(n, generator.device)
+        return pairs.rows(torch.randint(len(pairs.tokens), (batch,), generator=generator, device=generator.device))
 
     def everything(self, n: int, device: torch.device | str = "cpu") -> Sequence:
-        """Every pair of the split once, in its order, as sequences of `n` tokens."""
-        return _sequence(self.table(n, torch.device(device)))
+        """Every pair of the split once, in its order, as sequences of `n` tokens; tokenised once for each device."""
+        return _everything(self, n, str(device), str(self.folder()))
 
     def error(  # type: ignore[override]
         self, outputs: Float[Tensor, "*loops batch seq vocabulary"], prompt: Sequence
@@ -100,10 +97,6 @@ class Translation(SequenceTask):
         """Cross entropy at every token, in nats."""
         targets = prompt.targets.expand(outputs.shape[:-1])
         return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
-
-    def table(self, n: int, device: torch.device) -> Table:
-        """The split's pairs, tokenised once and stored on the device."""
-        return _table(self, n, str(device), str(self.folder()))
 
     def tokenizer(self) -> Tokenizer:
         """The BPE of the training split: read from the cache, or learned and stored there."""
@@ -122,31 +115,8 @@ class Translation(SequenceTask):
         return parent / self.corpus
 
 
-class Table(NamedTuple):
-    """Tokenised sequences."""
-
-    ids: Int[Tensor, "pairs longer"]
-    """`<s> german <sep> english </s>`, padded to one more than the tokens of a sequence."""
-    weights: Float[Tensor, "pairs seq"]
-    """1 where the next token is English or `</s>`."""
-
-
-def _sequence(table: Table) -> Sequence:
-    return Sequence(table.ids[:, :-1], table.ids[:, 1:], table.weights)
-
-
-def cache_folder() -> Path:
-    """LOOPED_CACHE, or `looped` in the user's cache folder; created if it is missing."""
-    named = os.environ.get("LOOPED_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(named) if named else Path(base) / "looped"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 @functools.lru_cache(maxsize=16)
-def _table(task: Translation, n: int, device: str, folder: str) -> Table:
-    """The table, built once for each task, length, device and folder."""
+def _everything(task: Translation, n: int, device: str, folder: str) -> Sequence:
     coder = task.tokenizer()
     german, english = (
         [encoding.ids for encoding in coder.encode_batch_fast(side, add_special_tokens=False)] for side in task.texts()
@@ -159,12 +129,13 @@ def _table(task: Translation, n: int, device: str, folder: str) -> Table:
     if not whole:
         raise ValueError(f"no pair of {folder} fits into `n`={n} tokens. Raise n.")
     ids = torch.full((len(whole), n + 1), PAD)
-    weights = torch.zeros(len(whole), n)
+    weights = torch.zeros(len(whole), n)  # 1 where the next token is English or `</s>`
     for row, (source, target) in enumerate(whole):
         line = torch.tensor((source + target)[: n + 1])
         ids[row, : len(line)] = line
         weights[row, len(source) - 1 : len(line) - 1] = 1
-    return Table(ids.to(device), weights.to(device))
+    ids, weights = ids.to(device), weights.to(device)
+    return Sequence(ids[:, :-1], ids[:, 1:], weights)
 
 
 @functools.lru_cache(maxsize=8)
@@ -204,6 +175,7 @@ def _tokenizer(folder: str, vocabulary: int, limit: int | None) -> Tokenizer:
             return Tokenizer.from_file(str(path))
         except Exception as error:  # tokenizers raises a plain Exception for a damaged file
             warnings.warn(f"{path} cannot be used ({error}): learned again.", stacklevel=2)
+    path.parent.mkdir(parents=True, exist_ok=True)
     # a temporary name first, so that the cache never holds half a file
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:

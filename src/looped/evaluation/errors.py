@@ -54,20 +54,18 @@ def measure_errors(
     loops: int | None = None,
     max_loops: int | None = None,
     seed: int = 0,
-    device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Errors:
     """Errors under shifts in units of the unshifted task, as yang24 draws them (App. D).
 
     `predict` is a model, run for `loops` loops (default: as trained) and at least for `max_loops`, or a baseline. One
-    seed names the same prompts for every predictor. `device` and `dtype` are those of the model unless given, and for a
-    baseline the CPU and float32.
+    seed names the same prompts for every predictor. `dtype` is that of the model unless given, float32 for a baseline.
     """
     like = weight_of(predict) if isinstance(predict, LoopedModel) else torch.empty(0)
     shifts = tuple(shifts)
     drawn_from = Shifted(task=task, shifts=shifts) if shifts else task
     questions = draw_questions(drawn_from, points=points, prompts=prompts, seed=seed)
-    questions = questions.to(like.device if device is None else device).to(like.dtype if dtype is None else dtype)
+    questions = questions.to(like.device).to(like.dtype if dtype is None else dtype)
     return errors_of(predict, task, questions, loops=loops, max_loops=max_loops)
 
 

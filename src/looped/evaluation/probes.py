@@ -123,6 +123,10 @@ def probe(
             raise ValueError(f"`{name}` must be at least 1; got {value}.")
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    if not model.causal:
+        raise ValueError(
+            "only causal models can be probed: in this model the state of an early token knows later pairs."
+        )
     weight = weight_of(model)
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
@@ -155,10 +159,9 @@ def probe(
 
     def probed(group: int, index: int, name: str) -> Probed:
         values = errors[:, group, index]
-        table = bootstrap(values, level=level, seed=seed)
+        table = {key: part.tolist() for key, part in bootstrap(values, level=level, seed=seed)._asdict().items()}
         curve = Curve.over_prompts(name, loops_read, values.mean(-1), level=level, seed=seed)
-        entries = {key: value.tolist() for key, value in table._asdict().items()}
-        return Probed(target=name, by_loop=curve, zero=zero[:, index].mean(0).tolist(), **entries)
+        return Probed(target=name, by_loop=curve, zero=zero[:, index].mean(0).tolist(), **table)
 
     groups = [[probed(group, index, name) for index, name in enumerate(targets)] for group in range(stack.groups)]
     return Probes(
@@ -216,32 +219,20 @@ class ProbeStack:
 
     def errors(self, states: Tensor, goals: Sequence[Tensor]) -> Float[Tensor, "groups targets loops lengths batch"]:
         """Mean square over the coordinates of each target; a goal is (groups, lengths, batch, out)."""
-        answers = self(states)
-        parts = [
-            (answers[:, index, ..., : goal.shape[-1]] - goal[:, None]).square().mean(-1)
-            for index, goal in enumerate(goals)
-        ]
-        return torch.stack(parts, 1)
+        pairs = zip(self(states).unbind(1), goals, strict=True)
+        return torch.stack([(got[..., : goal.shape[-1]] - goal[:, None]).square().mean(-1) for got, goal in pairs], 1)
 
 
+@dataclass(frozen=True)
 class _Reader:
     """Prompts, the states that a model makes of them, and the targets."""
 
-    def __init__(
-        self,
-        model: LoopedModel,
-        task: Task,
-        targets: Mapping[str, Target],
-        lengths: Sequence[int],
-        loops: int | None,
-        dtype: torch.dtype,
-    ):
-        if not model.causal:
-            raise ValueError(
-                "only causal models can be probed: in this model the state of an early token knows later pairs."
-            )
-        self.model, self.task, self.targets, self.lengths = model, task, targets, lengths
-        self.loops, self.dtype = loops, dtype
+    model: LoopedModel
+    task: Task
+    targets: Mapping[str, Target]
+    lengths: Sequence[int]
+    loops: int | None
+    dtype: torch.dtype
 
     def sample(self, batch: int, generator: torch.Generator) -> Prompt:
         """Fresh prompts, as long as the longest probe needs."""

@@ -17,6 +17,8 @@ B = TypeVar("B", bound="_Batch")
 class _Batch(ABC):
     """What both kinds of prompt share: their fields are tensors, batch first."""
 
+    weights: Tensor | None
+
     @property
     @abstractmethod
     def places(self) -> torch.Size:
@@ -68,10 +70,15 @@ class _Batch(ABC):
 
     def _check_tensors(self, *names: str) -> None:
         """Refuse what is not a tensor; this must be cheap, since every training step makes prompts."""
-        for name in names:
+        for name in (*names, *(() if self.weights is None else ("weights",))):
             value = getattr(self, name)
             if not isinstance(value, Tensor):
                 raise ValueError(f"`{name}` must be a torch tensor; got {type(value).__name__}. Use torch.as_tensor.")
+
+    def _check_weights(self) -> None:
+        places = tuple(self.places)
+        if self.weights is not None and self.weights.shape != places:
+            raise ValueError(f"`weights` must have one number per position, {places}; got {tuple(self.weights.shape)}.")
 
     def _map(self: B, function: Callable[[Tensor], Tensor]) -> B:
         return _zip(lambda tensors: function(tensors[0]), [self])
@@ -92,7 +99,7 @@ class Prompt(_Batch):
     """What generated the labels (`w`, `noise`...), batch first: for evaluation only, models never read it."""
 
     def __post_init__(self) -> None:
-        self._check_tensors("xs", "ys", *(() if self.weights is None else ("weights",)))
+        self._check_tensors("xs", "ys")
         if self.xs.ndim < 3 or self.ys.shape != self.xs.shape[:-1]:
             raise ValueError(
                 f"`xs` must be (batch, n, d) and `ys` (batch, n); got {tuple(self.xs.shape)} and "
@@ -104,10 +111,7 @@ class Prompt(_Batch):
             raise ValueError(
                 f"a prompt holds floats; got {self.xs.dtype} and {self.ys.dtype}. Call `.float()` on them."
             )
-        if self.weights is not None and self.weights.shape != self.ys.shape:
-            raise ValueError(
-                f"`weights` must have the shape of `ys`, {tuple(self.ys.shape)}; got {tuple(self.weights.shape)}."
-            )
+        self._check_weights()
 
     @property
     def num_examples(self) -> int:
@@ -140,7 +144,7 @@ class Sequence(_Batch):
     """What generated the sequence, batch first: for evaluation only, models never read it."""
 
     def __post_init__(self) -> None:
-        self._check_tensors("tokens", "targets", *(() if self.weights is None else ("weights",)))
+        self._check_tensors("tokens", "targets")
         places = self.places
         if len(places) < 2 or places != _places(self.targets):
             raise ValueError(
@@ -153,10 +157,7 @@ class Sequence(_Batch):
                 "a sequence needs at least one prompt, token and dimension; got "
                 f"{tuple(self.tokens.shape)} and {tuple(self.targets.shape)}."
             )
-        if self.weights is not None and self.weights.shape != places:
-            raise ValueError(
-                f"`weights` must have one number per token, {tuple(places)}; got {tuple(self.weights.shape)}."
-            )
+        self._check_weights()
 
     @property
     def places(self) -> torch.Size:

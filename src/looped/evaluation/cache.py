@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import inspect
@@ -47,8 +46,8 @@ def cached(
         file = place / f"{slug}-{_key(prompt, about)}.safetensors"
         answers = _read(file, about, prompt)
         if answers is None:
-            options = {}
-            if progress is not None and _takes(baseline, "progress"):
+            options, function = {}, baseline.baseline if isinstance(baseline, OnSigns) else baseline
+            if progress is not None and "progress" in inspect.signature(function).parameters:
                 options["progress"] = functools.partial(progress, name)
             answers = baseline(prompt, **options)
             _write(file, answers, about)
@@ -61,28 +60,24 @@ def cached(
 
 def describe(baseline: Any) -> dict[str, Any]:
     """A baseline as JSON data: its function and all parameters that change its answers."""
-    if isinstance(baseline, functools.partial):
-        if baseline.args:
-            raise ValueError("a cached baseline's parameters must be keywords; got positional ones in `partial`.")
-        whole = describe(baseline.func)
-        given = {key: value for key, value in baseline.keywords.items() if key not in IGNORED_PARAMETERS}
-        return {**whole, "parameters": {**whole.get("parameters", {}), **given}}
-    if dataclasses.is_dataclass(baseline) and not isinstance(baseline, type):
-        fields = {field.name: getattr(baseline, field.name) for field in dataclasses.fields(baseline)}
-        inner = {key: describe(value) if callable(value) else value for key, value in fields.items()}
-        return {"function": f"{type(baseline).__module__}:{type(baseline).__qualname__}", "parameters": inner}
-    if not inspect.isfunction(baseline) or "<" in baseline.__qualname__:
+    if isinstance(baseline, OnSigns):
+        inner = {"baseline": describe(baseline.baseline)}
+        return {"function": f"{OnSigns.__module__}:{OnSigns.__qualname__}", "parameters": inner}
+    function = baseline.func if isinstance(baseline, functools.partial) else baseline
+    if isinstance(baseline, functools.partial) and baseline.args:
+        raise ValueError("a cached baseline's parameters must be keywords; got positional ones in `partial`.")
+    if not inspect.isfunction(function) or "<" in function.__qualname__:
         raise ValueError(
-            f"only functions of a module can be cached, since a lambda has no name to find it by; got {baseline!r}. "
+            f"only functions of a module can be cached, since a lambda has no name to find it by; got {function!r}. "
             "Use `functools.partial` of a module's function to set parameters."
         )
-    defaults = {
+    parameters = {
         key: parameter.default
         for key, parameter in inspect.signature(baseline).parameters.items()
         if parameter.default is not inspect.Parameter.empty and key not in IGNORED_PARAMETERS
     }
-    about = {"function": f"{baseline.__module__}:{baseline.__qualname__}", "parameters": defaults}
-    libraries = {name: _version(name) for name in LIBRARIES.get(baseline.__module__, ())}
+    about = {"function": f"{function.__module__}:{function.__qualname__}", "parameters": parameters}
+    libraries = {name: _version(name) for name in LIBRARIES.get(function.__module__, ())}
     return {**about, "libraries": libraries} if libraries else about
 
 
@@ -124,10 +119,3 @@ def _write(file: Path, answers: Tensor, about: dict[str, Any]) -> None:
     except OSError as error:
         # a full or read-only disk costs time later, not the answer now
         warnings.warn(f"{file} cannot be written ({error}): the answer is not cached.", stacklevel=3)
-
-
-def _takes(baseline: Any, option: str) -> bool:
-    """Whether the function behind a baseline has this parameter."""
-    while isinstance(baseline, (functools.partial, OnSigns)):
-        baseline = baseline.func if isinstance(baseline, functools.partial) else baseline.baseline
-    return option in inspect.signature(baseline).parameters

@@ -54,15 +54,21 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """A model judged on one task."""
+class Findings:
+    """What was measured on prompts of one task."""
 
     task: str
     """The task, as written in Python."""
     prompts: int
-    """How many prompts were judged."""
+    """How many prompts were drawn."""
     level: float
     """Level of the intervals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Findings):
+    """A model judged on one task."""
+
     loops: int
     """Loops behind the curves by examples."""
     trained_loops: int

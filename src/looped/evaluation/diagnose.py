@@ -1,7 +1,7 @@
 """Is a looped model stable past its trained loops, and if not, why?
 
-Four measurements on the same prompts: the error and the change of the state loop by loop; the spectral radius of the
-step's Jacobian where the state ends; and whether random starts end at the same predictions.
+The same prompts show the error and the change of the state loop by loop, the spectral radius of the step's Jacobian
+where the state ends, and whether random starts end at the same predictions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.evaluation.curves import Curve
+from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import over_tokens, weight_of
 from looped.evaluation.radius import normal_like, spectral_radius
 from looped.functional.streams import stream
@@ -48,15 +48,9 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Findings):
     """How a model behaves when it is looped far beyond its trained loops."""
 
-    task: str
-    """The task, as written in Python."""
-    prompts: int
-    """How many prompts were watched."""
-    level: float
-    """Level of the intervals."""
     trained_loops: int
     """The loops the model was trained with."""
     loops: int

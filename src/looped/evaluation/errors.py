@@ -29,6 +29,7 @@ GPU_CHUNK = 2048
 """Prompts in one forward pass."""
 
 Baseline = Callable[[Prompt], Tensor]
+Predictor = LoopedModel | Baseline
 
 
 class Errors(NamedTuple):
@@ -45,7 +46,7 @@ class Errors(NamedTuple):
 
 
 def measure_errors(
-    predict: LoopedModel | Baseline,
+    predict: Predictor,
     task: Task,
     *,
     shifts: Iterable[Shift] = (),
@@ -78,12 +79,7 @@ def draw_questions(task: Task, *, points: int, prompts: int, seed: int) -> Quest
 
 @torch.no_grad()
 def errors_of(
-    predict: LoopedModel | Baseline,
-    task: Task,
-    questions: Questions,
-    *,
-    loops: int | None = None,
-    max_loops: int | None = None,
+    predict: Predictor, task: Task, questions: Questions, *, loops: int | None = None, max_loops: int | None = None
 ) -> Errors:
     """Errors of a predictor, scored by `task`: after `loops` loops, and after every loop up to `max_loops`."""
     if not isinstance(predict, LoopedModel):

@@ -19,6 +19,7 @@ from torch.autograd.functional import jvp
 
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
+from looped.evaluation.curves import Findings
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -68,17 +69,11 @@ class Loop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identification:
-    """What a model computes, loop by loop."""
+class Identification(Findings):
+    """What a model computes, loop by loop; half of the prompts are to fit, half to judge."""
 
-    task: str
-    """The task, as written in Python."""
-    prompts: int
-    """How many prompts were drawn: half to fit, half to judge."""
     examples: int
     """Examples before the query."""
-    level: float
-    """Level of the intervals."""
     loops: list[Loop]
     """One entry a loop."""
 

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
-from looped.evaluation.curves import Curve
+from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import weight_of
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel
@@ -69,15 +69,9 @@ class Probed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probes:
+class Probes(Findings):
     """All probes of a model."""
 
-    task: str
-    """The task, as written in Python."""
-    prompts: int
-    """How many prompts were judged."""
-    level: float
-    """Level of the intervals."""
     loops: list[int]
     """1, 2, ...: after which loop, or layer, a state was read."""
     lengths: list[int]
@@ -104,7 +98,6 @@ def probe(
     prompts: int = 1280,
     seed: int = 0,
     level: float = 0.9,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Probes:
     """Train and judge a probe for every target, loop up to `loops` and number of examples in `lengths`.
 
@@ -113,7 +106,7 @@ def probe(
     Ref: yang24, App. F (`hidden` 64, Adam at 1e-3; steps and batch are not stated). Errors are divided by the number
     of coordinates once; the published program divides twice, and its probes see tokens of later pairs. Every step has
     fresh prompts, and the judged ones come from another random stream. `lengths` is 1 .. points - 1 unless given;
-    prompts are as long as the longest. `progress` is called with (steps done, steps).
+    prompts are as long as the longest.
     """
     lengths = list(range(1, points)) if lengths is None else list(lengths)
     if not targets or not lengths or min(lengths) < 1 or max(lengths) > points:
@@ -144,7 +137,7 @@ def probe(
         dtype=weight.dtype,
     )
     optimizer = torch.optim.Adam(stack.parameters, lr=learning_rate)
-    for step in range(steps):
+    for _ in range(steps):
         fresh = reader.sample(batch, trained_on)
         parts = [reader.read(prompt) for prompt in ([fresh, reader.fixed(fresh)] if control else [fresh])]
         states = torch.stack([part[0] for part in parts])
@@ -152,8 +145,6 @@ def probe(
         optimizer.zero_grad()
         stack.errors(states, goals).mean(-1).sum().backward()
         optimizer.step()
-        if progress is not None:
-            progress(step + 1, steps)
     errors, zero = _judge(stack, reader, judged)
     loops_read = list(range(1, errors.shape[3] + 1))
 

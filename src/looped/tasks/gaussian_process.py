@@ -46,9 +46,8 @@ class GaussianProcess(Task):
         spread = torch.tensor(self.eigenvalues, dtype=torch.float64).sqrt()
         if self.rotation is None:
             return spread.diag()
-        normal = torch.randn(
-            self.d, self.d, dtype=torch.float64, generator=torch.Generator().manual_seed(self.rotation)
-        )
+        generator = torch.Generator().manual_seed(self.rotation)
+        normal = torch.randn(self.d, self.d, dtype=torch.float64, generator=generator)
         basis, triangle = torch.linalg.qr(normal)
         basis = basis * triangle.diagonal().sign()
         return (basis * spread) @ basis.T

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from looped.functional.streams import stream
 from looped.prompt import Prompt, Sequence
-from looped.tasks.task import SequenceTask, Task, active_mask
+from looped.tasks.task import NoisyTask, SequenceTask, active_mask
 
 DRAWS = 2**18
 """Draws that estimate a label variance without a formula: good to about 1e-3."""
@@ -66,11 +66,9 @@ def _weights(phi: Representation, device: str, dtype: torch.dtype) -> tuple[Tens
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FixedNetwork(Task):
-    """A task whose labels are linear in the output of a fixed, unknown network Phi."""
+class _FixedNetwork(NoisyTask):
+    """A task whose labels are linear in the output of a fixed, unknown network Phi; the paper's sigma is `noise`."""
 
-    noise: float = 0.0
-    """Standard deviation of the label noise: the paper's sigma."""
     features: int | None = None
     """Length of Phi's output; None is d."""
     hidden: int | None = None
@@ -82,17 +80,10 @@ class _FixedNetwork(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.noise < 0:
-            raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
         for name in ("features", "hidden"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
-
-    @property
-    def label_noise(self) -> float:
-        """`noise`."""
-        return self.noise
 
     @property
     def num_inputs(self) -> int:
@@ -129,9 +120,7 @@ class RepresentationRegression(_FixedNetwork):
         xs = torch.randn(batch, n, self.d, generator=generator, device=device) * active_mask(self.d, dims, device)
         a = torch.randn(batch, self.phi.features, generator=generator, device=device)
         ys = torch.einsum("bnf,bf->bn", self.phi(xs), a)
-        if self.noise:
-            ys = ys + self.noise * torch.randn(batch, n, generator=generator, device=device)
-        return Prompt(xs, ys, truth={"a": a})
+        return Prompt(xs, self.add_noise(ys, generator), truth={"a": a})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import functools
 import io
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -21,8 +20,16 @@ from looped.tasks.data import closest, data_folder, read_text
 from looped.tasks.task import Task, active_mask
 
 OPENML = (
-    *("720_abalone", "725_bank8FM", "737_space_ga", "803_delta_ailerons", "807_kin8nm"),
-    *("816_puma8NH", "819_delta_elevators", "847_wind", "871_pollen", "42192_compas-two-years"),
+    "720_abalone",
+    "725_bank8FM",
+    "737_space_ga",
+    "803_delta_ailerons",
+    "807_kin8nm",
+    "816_puma8NH",
+    "819_delta_elevators",
+    "847_wind",
+    "871_pollen",
+    "42192_compas-two-years",
 )
 """The ten tables of yang24, Table 1, by file name."""
 
@@ -161,11 +168,8 @@ def _part(folder: Path, name: str, rows: str, test_share: float) -> tuple[Tensor
 
 def read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, features) and labels 0 or 1 of one file, in the file's order."""
-    known = {
-        path.name.removesuffix(".gz").removesuffix(".csv"): path
-        for path in folder.iterdir()
-        if re.search(r"\.csv(\.gz)?$", path.name)
-    }
+    files = [path for path in folder.iterdir() if path.name.endswith((".csv", ".csv.gz"))]
+    known = {path.name.removesuffix(".gz").removesuffix(".csv"): path for path in files}
     if name not in known:
         raise ValueError(f"there is no table `{name}` in {folder}. {closest(name, known)}")
     path = known[name]

@@ -75,6 +75,28 @@ class Task(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoisyTask(Task):
+    """A task whose labels may have normal noise."""
+
+    noise: float = 0.0
+    """Standard deviation of the label noise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise < 0:
+            raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
+
+    @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
+
+    def add_noise(self, ys: Float[Tensor, "batch n"], generator: torch.Generator) -> Float[Tensor, "batch n"]:
+        """The labels with fresh noise."""
+        return ys + self.noise * torch.randn(ys.shape, generator=generator, device=ys.device) if self.noise else ys
+
+
+@dataclass(frozen=True, kw_only=True)
 class SequenceTask(Task):
     """A task whose prompts are sequences: every token asks for the next one."""
 

@@ -2,18 +2,17 @@
 
     python benchmarks/baselines.py [--prompts 1280] [--points 41] [--sample 8]
 
-The loop is what a person would write: for every prompt and every prefix NumPy's `lstsq`, scikit-learn's `Ridge`,
+The loop is what people would write: for every prompt and every prefix NumPy's `lstsq`, scikit-learn's `Ridge`,
 `KNeighborsRegressor` and `Lasso` (as released with yang24: no intercept, default tolerance), and a NumPy mean for
 averaging. It is timed on a `--sample` of the prompts and scaled up; the batched form is timed on all of them. Answers
 are compared first. Least squares, ridge, averaging and neighbours must be 20 times as fast, Lasso 3 times; exits 1
-where one is not.
+if one is not.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 import warnings
 from collections.abc import Callable
 
@@ -26,6 +25,7 @@ from torch import Tensor
 from looped.baselines.lasso import lasso
 from looped.baselines.linear import averaging, least_squares, ridge
 from looped.baselines.neighbours import nearest
+from looped.bench.measure import timed
 from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression, SparseRegression
 
@@ -65,12 +65,7 @@ def loop(fit: Fit, prompt: Prompt) -> np.ndarray:
 def seconds(run: Callable[[], object], repeats: int) -> float:
     """The fastest of several runs, after one to warm up."""
     run()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - started)
-    return min(times)
+    return min(timed(lambda _: run(), torch.device("cpu"), steps=repeats)) / 1000
 
 
 def main() -> int:

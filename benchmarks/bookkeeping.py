@@ -1,10 +1,10 @@
-"""What a sweep costs beside its training: 1,000 finished points listed, resumed and put into a table.
+"""What a sweep costs besides training: 1,000 finished points listed, resumed and put into a table.
 
     python benchmarks/bookkeeping.py [--points 1000]
 
-Seconds and the memory that listing adds, for short runs and for runs with a hundred times the metrics and large
-checkpoints: the two must agree, since no weights and only the end of the metrics are read. Exits 1 where listing takes
-a second or more.
+Prints seconds and added memory, for short runs and for runs with a hundred times the metrics and large checkpoints. The
+two must agree, since listing reads no weights and only the end of the metrics. Exits 1 if listing takes a second or
+more.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def experiment() -> Experiment:
 
 
 def fill(asked: list[Trial], *, lines: int, floats: int) -> None:
-    """Finished folders, made from one that was trained: metrics of `lines` lines, checkpoints larger by `floats`."""
+    """Copy one trained folder to all points, with metrics of `lines` lines and checkpoints larger by `floats`."""
     first = asked[0]
     train(first.experiment, folder=first.path)
     last = (first.path / "metrics.jsonl").read_text()
@@ -56,7 +56,7 @@ def fill(asked: list[Trial], *, lines: int, floats: int) -> None:
 
 
 def measured(work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds (the best of three), and megabytes at most while it works."""
+    """Seconds (the best of three) and peak megabytes of some work."""
     times = []
     for _ in range(3):
         start = time.perf_counter()
@@ -84,7 +84,7 @@ def main() -> None:
             asked = named()
             fill(asked, lines=lines, floats=floats)
             stands = sweep(asked)
-            assert all(one.status == "finished" for one in stands)
+            assert all(stand.status == "finished" for stand in stands)
             rows = table(asked, stands)
             works = {
                 "points": named,

@@ -3,8 +3,8 @@
     python benchmarks/cheng24_step.py [--batch 30000] [--repeats 3] [--target 5]
 
 Plain is the form on paper: (d+1) x (d+1) value and query matrices, an (n+1) x (n+1) attention for every prompt and
-layer, autograd. Fast is `looped.models.fast_losses.cheng24_loss`. Both give the same gradient, which is checked first. Prints a
-line for each h, and exits 1 where a ratio is below the target.
+layer, autograd. Fast is `looped.models.fast_losses.cheng24_loss`. Their gradients are compared first. Prints a
+line for each h, and exits 1 if a ratio is below the target.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from looped.prompt import Prompt
 
 HEADS = {"linear": kernels.linear, "relu": kernels.relu, "exp": kernels.exp, "softmax": softmax}
 RESAMPLE = 10
-"""Steps on one minibatch: what steps share is paid once in so many."""
+"""Steps on one minibatch, which share the cost of preparing it."""
 
 
 def plain_loss(weights: dict[str, Tensor], name: str, prompt: Prompt) -> Tensor:
@@ -86,15 +86,15 @@ def main() -> int:
         def fast(index: int, kernel=kernel, weights=weights, leaves=leaves, shared=shared) -> list[Tensor]:
             if index == 0:
                 shared["batch"] = prepare(prompt, (kernel,))
-            own = head_weights(**{part: weight[None] for part, weight in weights.items()})
-            loss = in_context_loss([own], (kernel,), shared["batch"])
+            head = head_weights(**{part: weight[None] for part, weight in weights.items()})
+            loss = in_context_loss([head], (kernel,), shared["batch"])
             return list(torch.autograd.grad(loss.sum(), leaves, allow_unused=True))
 
         def plain(index: int, name=name, weights=weights, leaves=leaves) -> list[Tensor]:
             return list(torch.autograd.grad(plain_loss(weights, name, prompt), leaves))
 
-        for one, other in zip(fast(0), plain(0), strict=True):
-            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-3)
+        for gradient, expected in zip(fast(0), plain(0), strict=True):
+            torch.testing.assert_close(gradient, expected, atol=1e-4, rtol=1e-3)
         slow, quick = measure(plain, options.repeats), measure(fast, options.repeats)
         enough &= slow / quick >= options.target
         print(f"{name:8} plain {1e3 * slow:8.1f} ms   fast {1e3 * quick:7.1f} ms   ratio {slow / quick:6.1f}")

@@ -1,9 +1,9 @@
-"""A sweep on a Ray cluster of two local nodes while a worker is killed and a node is stopped: nothing lost or repeated.
+"""A sweep on a Ray cluster of two local nodes; a worker is killed and a node stopped: nothing is lost or repeated.
 
     python benchmarks/cluster.py [--loops 2 3] [--windows 1 2] [--seeds 3] [--steps 300]
 
 The same points are then trained by local processes, whose checkpoints and metrics must be the same bytes, and as
-stacks of models, whose weights and metrics must agree to 1e-5. Exits 1 where something differs.
+stacks of models, whose weights and metrics must agree to 1e-5. Exits 1 if something differs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ TOLERANCE = 1e-5
 
 
 def experiment(steps: int) -> Experiment:
-    # float64: Adam turns the rounding of a gradient that is zero in truth into a step
+    # float64: Adam turns the rounding error of a zero gradient into a step
     return Experiment(
         name="cluster",
         task=LinearRegression(d=3),
@@ -66,17 +66,17 @@ class Saboteur:
         self.wrong: list[str] = []
         self.thread: threading.Thread | None = None
 
-    def tell(self, index: int, one: Standing) -> None:
-        before, self.stands[index] = self.stands[index], one
-        if one.lost > before.lost:
-            self.lost_at[index] = one.step
-        if one.step < self.lost_at.get(index, 0):
-            self.wrong.append(f"point {index} fell back to step {one.step}")
-        if one.status == "finished" and before.status != "finished":
+    def tell(self, index: int, now: Standing) -> None:
+        before, self.stands[index] = self.stands[index], now
+        if now.lost > before.lost:
+            self.lost_at[index] = now.step
+        if now.step < self.lost_at.get(index, 0):
+            self.wrong.append(f"point {index} fell back to step {now.step}")
+        if now.status == "finished" and before.status != "finished":
             point = self.points[index]
             self.ended[index] = checkpoint_path(point.path, point.steps).stat().st_mtime_ns
-        if not self.deeds and (found := self.halfway()):
-            index, owner = found[0]
+        if not self.deeds and (running := self.halfway()):
+            index, owner = running[0]
             os.kill(owner, signal.SIGKILL)
             self.deeds.append(f"SIGKILL to worker {owner} at step {self.stands[index].step} of point {index}")
         elif len(self.deeds) == 1 and self.lost_at:
@@ -87,34 +87,34 @@ class Saboteur:
                 self.deeds.append(
                     f"node stopped with worker {owner} at step {self.stands[index].step} of point {index}"
                 )
-                # in a thread: the sweep must find out for itself while the node dies
+                # in a thread: the sweep must notice by itself while the node dies
                 self.thread = threading.Thread(target=self.cluster.remove_node, args=(self.node, False))
                 self.thread.start()
 
     def halfway(self) -> list[tuple[int, int]]:
-        """Points that run, with a checkpoint and more than a third of their steps to go, and who trains them."""
+        """Running points that have a checkpoint and more than a third of their steps to go, and who trains them."""
         return [
             (index, int((self.points[index].path / "lock").read_text().split()[1]))
-            for index, one in enumerate(self.stands)
-            if one.status == "running" and 0 < one.step < 2 * self.points[index].steps / 3
+            for index, stand in enumerate(self.stands)
+            if stand.status == "running" and 0 < stand.step < 2 * self.points[index].steps / 3
         ]
 
     def verdict(self) -> list[str]:
         if self.thread is not None:
             self.thread.join()
-        found = list(self.wrong)
+        wrong = list(self.wrong)
         if len(self.deeds) < 2:
-            found.append(f"the sweep was over before both blows: {self.deeds}")
+            wrong.append(f"the sweep was over before both blows: {self.deeds}")
         if len(self.lost_at) < 2:
-            found.append(f"two losses were to come, there were {len(self.lost_at)}")
+            wrong.append(f"two losses were to come, there were {len(self.lost_at)}")
         for index, point in enumerate(self.points):
             if index in self.ended and self.ended[index] != checkpoint_path(point.path, point.steps).stat().st_mtime_ns:
-                found.append(f"point {index} was trained again after its end")
-        return found
+                wrong.append(f"point {index} was trained again after its end")
+        return wrong
 
 
 def parent(process: int) -> int:
-    """The process that started a process, 0 where it is gone."""
+    """The parent of a process, 0 if it is gone."""
     try:
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -122,12 +122,12 @@ def parent(process: int) -> int:
 
 
 def on_two_nodes(asked: Sequence[Trial]) -> tuple[list[Standing], list[str], list[str]]:
-    """The sweep on a cluster of two nodes of one CPU each, sabotaged; standings, deeds, and what went wrong."""
+    """Run the sabotaged sweep on a cluster of two nodes of one CPU each; standings, deeds, and what went wrong."""
     import ray
     from ray.cluster_utils import Cluster
 
     local = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 * 2**20, "num_cpus": 1}
-    # on a busy machine a node that answers late is not dead; one whose process is gone is, at once
+    # on a busy machine a node may answer late; a node whose process is gone is still noticed at once
     patient = {"health_check_timeout_ms": 120_000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
     head = {**local, "include_dashboard": False, "_system_config": patient}
     cluster = Cluster(initialize_head=True, head_node_args=head)
@@ -144,21 +144,21 @@ def on_two_nodes(asked: Sequence[Trial]) -> tuple[list[Standing], list[str], lis
 def differences(asked: Sequence[Trial], others: Sequence[Trial]) -> list[str]:
     """Points whose last checkpoint or metrics are not the same bytes."""
     return [
-        f"{one.path.name}/{file} differs"
-        for one, other in zip(asked, others, strict=True)
-        for file in (f"checkpoints/step-{one.steps:08d}.safetensors", "metrics.jsonl")
-        if (one.path / file).read_bytes() != (other.path / file).read_bytes()
+        f"{point.path.name}/{file} differs"
+        for point, other in zip(asked, others, strict=True)
+        for file in (f"checkpoints/step-{point.steps:08d}.safetensors", "metrics.jsonl")
+        if (point.path / file).read_bytes() != (other.path / file).read_bytes()
     ]
 
 
 def distance(asked: Sequence[Trial], others: Sequence[Trial]) -> float:
     """The largest difference of a weight, and of a number in the last line of the metrics."""
     most = 0.0
-    for one, other in zip(asked, others, strict=True):
-        mine, theirs = (read_checkpoint(point.path, one.steps).part("model") for point in (one, other))
-        most = max([most, *((mine[name] - theirs[name]).abs().max().item() for name in mine)])
-        ours, other_line = last_metrics(one.path), last_metrics(other.path)
-        most = max([most, *(abs(ours[key] - other_line[key]) for key in ours)])
+    for pair in zip(asked, others, strict=True):
+        weights, other_weights = (read_checkpoint(point.path, point.steps).part("model") for point in pair)
+        most = max([most, *((weights[name] - other_weights[name]).abs().max().item() for name in weights)])
+        line, other_line = (last_metrics(point.path) for point in pair)
+        most = max([most, *(abs(line[key] - other_line[key]) for key in line)])
     return most
 
 
@@ -180,14 +180,16 @@ def main() -> None:
         start = time.monotonic()
         stands, deeds, wrong = on_two_nodes(asked)
         seconds = [time.monotonic() - start]
-        finished, lost = sum(one.status == "finished" for one in stands), sum(one.lost for one in stands)
+        finished, lost = sum(stand.status == "finished" for stand in stands), sum(stand.lost for stand in stands)
         print(f"{len(asked)} points of {options.steps} steps; {'; '.join(deeds)}", flush=True)
         print(f"finished {finished}, workers lost in the middle of a run {lost}", flush=True)
         if finished < len(asked):
-            sys.exit("\n".join(f"WRONG: {one.status}: {one.message}" for one in stands if one.status != "finished"))
+            failed = [stand for stand in stands if stand.status != "finished"]
+            sys.exit("\n".join(f"WRONG: {stand.status}: {stand.message}" for stand in failed))
         for others, executor in ((local, Executor(kind="processes", workers=2, threads=1)), (stacked, Executor())):
             start = time.monotonic()
-            wrong += [f"{one.status}: {one.message}" for one in sweep(others, executor) if one.status != "finished"]
+            stands = sweep(others, executor)
+            wrong += [f"{stand.status}: {stand.message}" for stand in stands if stand.status != "finished"]
             seconds.append(time.monotonic() - start)
         wrong += [f"{point.path.name} is not finished" for point in asked if standing(point.path).status != "finished"]
         wrong += differences(asked, local)

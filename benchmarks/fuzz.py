@@ -1,9 +1,9 @@
-"""Bad input at every entry point, by the hundred: an answer that is finite or one line that says what is wrong.
+"""Bad input at every entry point, in hundreds: the answer is finite, or one line says what is wrong.
 
     python benchmarks/fuzz.py [--examples 350] [--seed 0] [--entry commands] [--only 17]
 
-An example is a function of entry point, seed and number: `--entry runs --seed 0 --only 17` runs one again. Prints what
-became of them, each failure with its input and what went wrong, and the slowest example; exits 1 if any failed.
+An example is a function of entry point, seed and number: `--entry runs --seed 0 --only 17` repeats one. Prints how many
+passed, each failure with its input and what went wrong, and the slowest example; exits 1 if any failed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from fuzz.harness import Outcome, run_example
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--examples", type=int, default=350, help="for each entry point")
+    parser.add_argument("--examples", type=int, default=350, help="examples for each entry point")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--entry", choices=list(ENTRIES), action="append")
-    parser.add_argument("--only", type=int, help="one example again, in full")
-    parser.add_argument("--json", metavar="FILE", help="keep the counts here")
+    parser.add_argument("--only", type=int, help="repeat one example and print it in full")
+    parser.add_argument("--json", metavar="FILE", help="write the counts here")
     options = parser.parse_args()
     torch.set_num_threads(1)
     numbers = range(options.examples) if options.only is None else [options.only]
@@ -38,24 +38,24 @@ def main() -> int:
     outcomes: list[Outcome] = []
     for name in options.entry or ENTRIES:
         with tempfile.TemporaryDirectory() as folder:
-            found = [run_example(name, ENTRIES[name], options.seed, one, Path(folder)) for one in numbers]
-        outcomes += found
-        _print_counts(name, found)
-        for one in found:
-            if one.kind == "failed" or options.only is not None:
-                print(f"{one.kind}: {one}", flush=True)
+            here = [run_example(name, ENTRIES[name], options.seed, number, Path(folder)) for number in numbers]
+        outcomes += here
+        _print_counts(name, here)
+        for outcome in here:
+            if outcome.kind == "failed" or options.only is not None:
+                print(f"{outcome.kind}: {outcome}", flush=True)
     if len(options.entry or ENTRIES) > 1:
         _print_counts("in all", outcomes)
     if options.json:
-        counts = {name: Counter(one.kind for one in outcomes if one.entry == name) for name in ENTRIES}
+        counts = {name: Counter(outcome.kind for outcome in outcomes if outcome.entry == name) for name in ENTRIES}
         Path(options.json).write_text(json.dumps({"seed": options.seed, "counts": counts}, indent=2) + "\n")
-    return int(any(one.kind == "failed" for one in outcomes))
+    return int(any(outcome.kind == "failed" for outcome in outcomes))
 
 
-def _print_counts(name: str, found: list[Outcome]) -> None:
-    count = Counter(one.kind for one in found)
-    slowest = max((one.seconds for one in found), default=0.0)
-    numbers = f"{len(found):8,}{count['answered']:10,}{count['refused']:10,}{count['failed']:8,}"
+def _print_counts(name: str, outcomes: list[Outcome]) -> None:
+    count = Counter(outcome.kind for outcome in outcomes)
+    slowest = max((outcome.seconds for outcome in outcomes), default=0.0)
+    numbers = f"{len(outcomes):8,}{count['answered']:10,}{count['refused']:10,}{count['failed']:8,}"
     print(f"{name:12}{numbers}{slowest:8.1f} s", flush=True)
 
 

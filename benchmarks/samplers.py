@@ -5,7 +5,7 @@
 Drawing a batch of trees, and of sparse functions, against a batch of linear functions with as many pairs, d = 20:
 at most 3x its time, at 41 and at 101 pairs. The samplers take turns, so that a busy machine slows all of them.
 
-Exits 1 where a ratio is above its target.
+Exits 1 if a ratio is above its target.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def ratios(batch: int, n: int, rounds: int) -> dict[str, float]:
     tasks: dict[str, Task] = {"linear": LinearRegression(), "sparse": SparseRegression(), "tree": DecisionTree()}
     generator = torch.Generator().manual_seed(0)
     times = [{name: seconds(task, batch, n, generator) for name, task in tasks.items()} for _ in range(rounds + 1)][1:]
-    shown = ", ".join(f"{name} {1e3 * min(one[name] for one in times):.2f} ms" for name in tasks)
+    shown = ", ".join(f"{name} {1e3 * min(draw[name] for draw in times):.2f} ms" for name in tasks)
     print(f"{batch} prompts of {n} pairs: {shown}")
-    return {name: statistics.median(one[name] / one["linear"] for one in times) for name in tasks if name != "linear"}
+    others = [name for name in tasks if name != "linear"]
+    return {name: statistics.median(draw[name] / draw["linear"] for draw in times) for name in others}
 
 
 def main() -> int:

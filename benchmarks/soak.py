@@ -1,12 +1,12 @@
-"""Training and grids in real processes, killed by SIGKILL again and again: every resume works, the end is bit-equal.
+"""Kill trainings and grids with SIGKILL again and again: every resume works, and the end is equal bit for bit.
 
     python benchmarks/soak.py [--kills 200] [--seed 0]
 
-A kill comes at a random moment, or in the middle of a random write to the disk: half the file written, not yet renamed,
-or just renamed. After each one everything that lies there must be readable; the next process takes over until one
+A kill comes at a random moment, or in the middle of a random write to the disk: with half the file written, before the
+rename, or just after it. After each kill every file must be readable, and the next process continues, until one
 finishes. Then checkpoints (weights, optimiser, random state; the last ones and the best) and metrics must equal, bit
-for bit, those of a run that nobody interrupted, and no half-written file may be left; and it begins anew. Exits 1
-where something differs.
+for bit, those of an uninterrupted run, and no half-written file may be left. Then it starts over. Exits 1 if something
+differs.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ TRAIN = TrainConfig(
     log_every=3,
     checkpoint_every=2,
 )
-ONE = Experiment(
+EXPERIMENT = Experiment(
     name="soak",
     task=LinearRegression(d=2),
     model=DecoderConfig(d=2, width=8, heads=2, loops=2, positions=8),
     train=TRAIN,
 )
 GRID = [
-    replace(ONE, model=replace(ONE.model, loops=loops), train=replace(TRAIN, steps=12, seed=seed))
+    replace(EXPERIMENT, model=replace(EXPERIMENT.model, loops=loops), train=replace(TRAIN, steps=12, seed=seed))
     for loops in (1, 2)
     for seed in (0, 1, 2)
 ]
-WORK = {"training": [ONE], "grid": GRID}
+WORK = {"training": [EXPERIMENT], "grid": GRID}
 MOMENTS = {"training": 100, "grid": 240}
-"""About as many dangerous moments as an unbroken run has."""
+"""About how many dangerous moments an uninterrupted run has."""
 
 
 def die_at(moment: int) -> None:
-    """Kill this process at that moment of danger: half a file written, not yet renamed, or just renamed."""
+    """Kill this process at its n-th dangerous moment: half a file written, not yet renamed, or just renamed."""
     moments = iter(range(moment + 1))
     fsync, rename = os.fsync, os.replace
 
@@ -75,8 +75,8 @@ def die_at(moment: int) -> None:
 
     def torn(number: int) -> None:
         size, kind = os.fstat(number).st_size, os.fstat(number).st_mode
-        if stat.S_ISREG(kind) and next(moments, None) == moment:  # the other kind is a folder, after a rename
-            appended = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND  # a kill cuts only what is being written
+        if stat.S_ISREG(kind) and next(moments, None) == moment:  # not a folder, which is flushed after a rename
+            appended = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_APPEND  # a kill cuts off only what is being written
             os.ftruncate(number, size - (5 if appended else size // 3))
             os.kill(os.getpid(), signal.SIGKILL)
         fsync(number)
@@ -90,19 +90,19 @@ def die_at(moment: int) -> None:
 
 
 def work(kind: str, out: str, moment: int | None, connection: Connection) -> None:
-    """One process: goes on with what is there, to the end if it is let."""
+    """What one process does: continue from what is on the disk, to the end if it is not killed."""
     torch.set_num_threads(1)
     if moment is not None:
         die_at(moment)
     connection.send("begun")
     if kind == "training":
-        train(ONE, out=out)
+        train(EXPERIMENT, out=out)
     else:
         train_grid(GRID, out=out)
 
 
 def launch(server: Any, kind: str, out: Path, moment: int | None = None) -> Any:
-    """A process that has begun, forked off a server with everything imported."""
+    """A process that has started its work, forked from a server that has imported everything."""
     parent, end = server.Pipe()
     process = server.Process(target=work, args=(kind, str(out), moment, end))
     process.start()
@@ -112,11 +112,11 @@ def launch(server: Any, kind: str, out: Path, moment: int | None = None) -> Any:
 
 
 def folders(kind: str, out: Path) -> list[Path]:
-    return [out / one.folder for one in WORK[kind]]
+    return [out / experiment.folder for experiment in WORK[kind]]
 
 
 def read_all(kind: str, out: Path) -> None:
-    """What a kill leaves can be read, without a word about damage (a word is an error here, see `main`)."""
+    """Read all that a kill left; a warning about damage is an error here, see `main`."""
     for folder in folders(kind, out):
         if (folder / "config.json").exists():
             run = Run.open(folder)
@@ -126,41 +126,41 @@ def read_all(kind: str, out: Path) -> None:
 
 
 def differences(kind: str, out: Path, whole: Path) -> list[str]:
-    """Where the runs differ from those that nobody interrupted."""
-    found = [f"{torn} is half a file" for torn in out.rglob("*.tmp") if not torn.name.startswith(".config.json.")]
+    """Where the runs differ from the uninterrupted ones."""
+    wrong = [f"{torn} is half a file" for torn in out.rglob("*.tmp") if not torn.name.startswith(".config.json.")]
     for mine, theirs in zip(folders(kind, out), folders(kind, whole), strict=True):
         left, right = Run.open(mine).latest(), Run.open(theirs).latest()
         assert left is not None
         assert right is not None
         if not left.finished or left.step != right.step or left.tensors.keys() != right.tensors.keys():
-            found.append(f"{mine} ends at step {left.step}, not as {theirs}")
+            wrong.append(f"{mine} ends at step {left.step}, not as {theirs}")
             continue
         names = [name for name, value in left.tensors.items() if not torch.equal(value, right.tensors[name])]
-        found += [f"{mine}: {name}" for name in names]
+        wrong += [f"{mine}: {name}" for name in names]
         if (mine / "metrics.jsonl").read_bytes() != (theirs / "metrics.jsonl").read_bytes():
-            found.append(f"{mine}/metrics.jsonl")
-        # the last ones and the best: the same files, byte by byte; a kill after the last save leaves an older one too
+            wrong.append(f"{mine}/metrics.jsonl")
+        # the last checkpoints and the best, byte by byte; a kill after the last save also leaves an older one
         for step in Run.open(theirs).steps:
-            one, other = (checkpoint_path(path, step) for path in (mine, theirs))
-            if not one.exists() or one.read_bytes() != other.read_bytes():
-                found.append(str(one))
-    return found
+            file, expected = (checkpoint_path(path, step) for path in (mine, theirs))
+            if not file.exists() or file.read_bytes() != expected.read_bytes():
+                wrong.append(str(file))
+    return wrong
 
 
 def soak(kills: int, seed: int, folder: Path) -> list[str]:
-    """Kill so often, then let the last ones end; what went wrong."""
+    """Kill `kills` processes, then let the last ones finish; what went wrong."""
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["looped.training.grid", "torch._dynamo", "torch.utils.tensorboard"])
     draw = random.Random(seed)
     whole, seconds = folder / "whole", {}
     for kind in WORK:
-        for _ in range(2):  # the first process warms the disk; the second finds all done, which is a check as well
+        for _ in range(2):  # the first process warms the disk; the second finds everything done, which is a check too
             started = time.monotonic()
             process = launch(server, kind, whole)
             process.join()
             seconds[kind] = max(seconds.get(kind, 0.0), time.monotonic() - started)
             if process.exitcode != 0:
-                return [f"{kind} does not end even if nobody kills it"]
+                return [f"{kind} fails even if it is not killed"]
     done: Counter[str] = Counter()
     ended, wrong = 0, []
     place = {kind: folder / f"{kind}-0" for kind in WORK}
@@ -195,8 +195,8 @@ def soak(kills: int, seed: int, folder: Path) -> list[str]:
     return wrong
 
 
-class Loud(logging.Handler):
-    """A word about damage is an error here: atomic writes leave none."""
+class WarningsAreErrors(logging.Handler):
+    """Turns warnings about damage into errors: atomic writes leave none."""
 
     def emit(self, record: logging.LogRecord) -> None:
         raise RuntimeError(record.getMessage())
@@ -204,11 +204,11 @@ class Loud(logging.Handler):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=200, help="how many processes are killed")
-    parser.add_argument("--seed", type=int, default=0, help="which moments")
+    parser.add_argument("--kills", type=int, default=200, help="how many processes to kill")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    logging.getLogger("looped").addHandler(Loud())
+    logging.getLogger("looped").addHandler(WarningsAreErrors())
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         wrong = soak(options.kills, options.seed, Path(folder))
     print("all bit-equal" if not wrong else "\n".join(wrong))

@@ -2,10 +2,10 @@
 
     python benchmarks/time_to_quality.py [--seeds 3] [--out runs] [--json FILE]
 
-Trains `yang24.linear` at `paper` scale, each seed in a process of its own, alone on the card, and judges it on 1280
-fresh prompts in float32. What counts: error at most .0242 after 20 examples and 7.8e-4 after 40, at b loops, and at 2b
-no more than 1.2 times that. `compile` is the part that kernels' compilation and capture take, inside the total. Exits 1
-where a seed misses. `--scale smoke --device cpu` rehearses it where there is no GPU.
+Trains `yang24.linear` at `paper` scale, each seed in its own process, alone on the card, and evaluates it on 1280 fresh
+prompts in float32. A seed passes with an error of at most .0242 after 20 examples and 7.8e-4 after 40, at b loops, and
+at most 1.2 times that at 2b. `compile` is the part of the total that compilation and capture of kernels take. Exits 1
+if a seed misses. `--scale smoke --device cpu` is a rehearsal without a GPU.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PUBLISHED = {20: 0.0242, 40: 7.8e-4}
 """Examples -> error of the published looped model."""
 DRIFT = 1.2
 SETTLED = 3
-"""Steps after which a new prompt length is compiled and captured."""
+"""How many steps it takes to compile and capture a new prompt length."""
 
 
 def lengths(config: TrainConfig) -> list[int]:
-    """The steps at which prompts become longer, which is where something new is compiled."""
+    """The steps at which prompts become longer, so that something new is compiled."""
     quarter = -(-config.points // 4)
     schedule = config.active_points or (lambda step, steps: config.points)
     cuts = [-(-int(schedule(step, config.steps)) // quarter) for step in range(config.steps)]
@@ -44,12 +44,12 @@ def lengths(config: TrainConfig) -> list[int]:
 
 
 def one_seed(options: argparse.Namespace) -> dict[str, Any]:
-    """Train and judge one seed; runs in its own process."""
+    """Train and evaluate one seed, in this process."""
     base = experiment(options.recipe, options.scale)
     assert base.train is not None
-    made = replace(base, train=replace(base.train, seed=options.seed))
-    if (folder := options.out / made.folder).exists():
-        raise ValueError(f"{folder} is there already: its training would not be timed whole. Choose another --out.")
+    seeded = replace(base, train=replace(base.train, seed=options.seed))
+    if (folder := options.out / seeded.folder).exists():
+        raise ValueError(f"{folder} exists: its training would not be timed whole. Choose another --out.")
     device = torch.device(options.device)
     begins = lengths(base.train)
     stamps: dict[int, float] = {}
@@ -61,18 +61,18 @@ def one_seed(options: argparse.Namespace) -> dict[str, Any]:
             stamps[step] = time.time()
 
     imported = time.time()
-    run = train(made, out=options.out, device=device, progress=clock)
+    run = train(seeded, out=options.out, device=device, progress=clock)
     trained = time.time()
     stamps[0] = imported
     compiling = sum(stamps[step + SETTLED] - stamps[step] for step in begins if step + SETTLED in stamps)
     model = run.model(device)
-    b, points = made.model.loops, base.train.points
+    b, points = seeded.model.loops, base.train.points
     given = {"points": points, "seed": options.seed + 1, "baselines": {}}
-    judged = {loops: evaluate(model, made.task, loops=loops, max_loops=loops, **given) for loops in (b, 2 * b)}
+    curves = {loops: evaluate(model, seeded.task, loops=loops, max_loops=loops, **given) for loops in (b, 2 * b)}
     places = [k for k in PUBLISHED if k < points] or [points - 1]
     errors = {
-        loops: {k: [getattr(one.by_examples[0], key)[k] for key in ("mean", "low", "high")] for k in places}
-        for loops, one in judged.items()
+        loops: {k: [getattr(curve.by_examples[0], key)[k] for key in ("mean", "low", "high")] for k in places}
+        for loops, curve in curves.items()
     }
     drift = max(errors[2 * b][k][0] / errors[b][k][0] for k in places)
     judged_at = [k for k in places if k in PUBLISHED]  # none at a smaller scale: there nothing is judged
@@ -109,25 +109,25 @@ def main() -> int:
     if options.seed is not None:
         print(json.dumps(one_seed(options)))
         return 0
-    found = []
+    results = []
     for seed in range(options.seeds):
         given = [f"--{name}={getattr(options, name)}" for name in ("recipe", "scale", "device", "out")]
         command = [sys.executable, __file__, f"--seed={seed}", f"--began={time.time()}", *given]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        one = json.loads(done.stdout.splitlines()[-1])
-        found.append(one)
-        parts = ", ".join(f"{name} {one[name]:.1f}" for name in ("import", "compile", "training"))
-        print(f"seed {seed}: {one['seconds']:.1f} s ({parts})")
-        for loops, at in one["errors"].items():
+        result = json.loads(done.stdout.splitlines()[-1])
+        results.append(result)
+        parts = ", ".join(f"{name} {result[name]:.1f}" for name in ("import", "compile", "training"))
+        print(f"seed {seed}: {result['seconds']:.1f} s ({parts})")
+        for loops, at in result["errors"].items():
             numbers = (f"k={k} {mean:.2e} [{low:.2e}, {high:.2e}]" for k, (mean, low, high) in at.items())
             print(f"    {loops} loops: {', '.join(numbers)}")
-        verdict = {True: "met", False: "MISSED", None: "not judged at this scale"}[one["met"]]
-        print(f"    2b over b {one['drift']:.2f}: {verdict}", flush=True)
+        verdict = {True: "met", False: "MISSED", None: "not judged at this scale"}[result["met"]]
+        print(f"    2b over b {result['drift']:.2f}: {verdict}", flush=True)
         if options.json:
-            content = {"published": PUBLISHED, "drift": DRIFT, "provenance": provenance(options.device), "seeds": found}
-            write_json(options.json, content)
-    print(f"slowest {max(one['seconds'] for one in found):.1f} s of {len(found)} seeds")
-    return 1 if any(one["met"] is False for one in found) else 0
+            targets = {"published": PUBLISHED, "drift": DRIFT}
+            write_json(options.json, {**targets, "provenance": provenance(options.device), "seeds": results})
+    print(f"slowest {max(result['seconds'] for result in results):.1f} s of {len(results)} seeds")
+    return 1 if any(result["met"] is False for result in results) else 0
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Peak memory of a training step with b loops, T of them with gradient: the loops before the window cost none.
 
-Each case runs in a process of its own, so that nothing is left over from another. On the CPU the growth of the
-process's peak memory during one step is measured, on a GPU torch's own count. Exits 1 if b=100, T=5 needs over 15%
-more than b=10, T=5. The full gradient through b=10 is shown beside it.
+Each case runs in its own process, so that nothing is left over from another. On the CPU the measure is the growth of
+the process's peak memory during one step, on a GPU it is torch's count. Exits 1 if b=100, T=5 needs over 15% more than
+b=10, T=5. The full gradient through b=10 is shown beside it.
 
     python benchmarks/unroll_memory.py [--json]
 """
@@ -23,12 +23,12 @@ from looped import DecoderConfig, LinearRegression
 CASES = {"b=10, T=5": (10, 5), "b=100, T=5": (100, 5), "b=10, all": (10, None)}
 LIMIT = 1.15
 PLAIN_MALLOC = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-"""glibc then gives freed tensors back at once, so that the peak is what is in use and not what is kept for later."""
+"""With this, glibc returns freed tensors at once, so that the peak is what is in use, not what is in reserve."""
 D, POINTS = 20, 41
 
 
 def peak() -> int:
-    """Bytes: the most this process has held so far."""
+    """The largest memory of this process so far, in bytes."""
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -38,7 +38,7 @@ def step(model, task, generator, *, batch: int, loops: int, grad: int | None) ->
 
 
 def measure(loops: int, grad: int | None) -> int:
-    """Bytes that one step adds; a small step first, so that libraries and gradients are in place already."""
+    """Bytes that one step adds, after a small step that loads libraries and allocates gradients."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -63,18 +63,18 @@ def main() -> int:
     if options.case:
         print(measure(*CASES[options.case]))
         return 0
-    found = {}
+    peaks = {}
     for case in CASES:
         arguments = [sys.executable, __file__, "--case", case]
-        told = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True, env=PLAIN_MALLOC)
-        found[case] = int(told.stdout)
-    ratios = {case: value / found["b=10, T=5"] for case, value in found.items()}
+        finished = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, check=True, env=PLAIN_MALLOC)
+        peaks[case] = int(finished.stdout)
+    ratios = {case: value / peaks["b=10, T=5"] for case, value in peaks.items()}
     holds = ratios["b=100, T=5"] <= LIMIT
     if options.json:
-        print(json.dumps({"bytes": found, "ratios": ratios, "limit": LIMIT, "holds": holds}, indent=2))
+        print(json.dumps({"bytes": peaks, "ratios": ratios, "limit": LIMIT, "holds": holds}, indent=2))
     else:
         print(f"{'peak memory of one step':<24}{'MiB':>8}{'ratio':>8}")
-        for case, value in found.items():
+        for case, value in peaks.items():
             print(f"{case:<24}{value / 2**20:>8.1f}{ratios[case]:>8.2f}")
         print(f"b=100, T=5 within {LIMIT - 1:.0%} of b=10, T=5: {'yes' if holds else 'NO'}")
     return 0 if holds else 1

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written to a temporary name, flushed, renamed. And the lock on a folder."""
+"""Files that are complete or absent (written to a temporary name, flushed, renamed), and the lock on a folder."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from torch import Tensor
 
 try:
     import fcntl
-except ImportError:  # Windows, whose locks die with their process too
+except ImportError:  # Windows: msvcrt's locks end with their process too
     fcntl = None
 
 log = logging.getLogger("looped")
-"""What a person should know though the work goes on: one line on standard error, unless logging is set up otherwise."""
+"""Warnings for people while the work goes on: one line on standard error, unless logging is configured otherwise."""
 
 
 class Busy(ValueError):
@@ -36,8 +36,8 @@ class Busy(ValueError):
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically: after a crash there is the old one or the new one, never a part."""
-    # a random name, since processes on several machines that share a disk can have one number
+    """Write a file atomically: after a crash there is the old file or the new one, never a part."""
+    # a random name, since processes on several machines that share a disk can have the same process id
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -48,7 +48,7 @@ def write_bytes(path: Path, data: bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         if error.errno is not None:
-            error.filename = str(path)  # a full disk does not say where
+            error.filename = str(path)  # the error of a full disk does not name the file
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -56,31 +56,31 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextlib.contextmanager
 def tidied(*folders: Path) -> Iterator[None]:
-    """What was refused or stopped leaves no empty folder: those not there before go again, if they are empty."""
-    new = [one for folder in folders for one in (folder, *folder.parents) if not os.path.exists(one)]
+    """Afterwards, remove those of the folders and their parents that did not exist before and are still empty."""
+    new = [path for folder in folders for path in (folder, *folder.parents) if not os.path.exists(path)]
     try:
         yield
     finally:
-        for one in new:
-            with contextlib.suppress(OSError, ValueError):  # somebody put something there, or it was never made
-                one.rmdir()
+        for path in new:
+            with contextlib.suppress(OSError, ValueError):  # not empty any more, or never created
+                path.rmdir()
 
 
 def check_folder(path: Path, what: str) -> None:
-    """Make a folder and try it, so that one that cannot be written is refused before the work, not after."""
+    """Create a folder and write to it, so that one that cannot be written is refused before the work, not after."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
         raise ValueError(
-            f"{what} cannot be kept in {path} ({error.strerror}). Name another folder with --out."
+            f"{what} cannot be saved in {path} ({error.strerror}). Name another folder with --out."
         ) from None
 
 
 def _sync_folder(folder: Path) -> None:
-    """See a new name onto the disk too: what is removed after it must not be gone where the name is not there yet."""
-    with contextlib.suppress(OSError):  # not every system lets a folder be opened or flushed
+    """Flush a new name to the disk, before anything that it replaces is removed."""
+    with contextlib.suppress(OSError):  # not every system can open or flush a folder
         number = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(number)
@@ -88,35 +88,35 @@ def _sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-_held: set[FileIO] = set()
+_lock_files: set[FileIO] = set()
 """The lock files that this process has open."""
 
 
 @contextlib.contextmanager
-def _watched(file: FileIO) -> Iterator[None]:
-    _held.add(file)
+def _registered(file: FileIO) -> Iterator[None]:
+    _lock_files.add(file)
     try:
         yield
     finally:
-        _held.discard(file)
+        _lock_files.discard(file)
 
 
-def _forked() -> None:
-    """A forked child holds nothing: it may outlive its parent, and must not keep the parent's locks."""
-    for file in _held:
+def _release_in_child() -> None:
+    """Close the parent's lock files in a forked child, which may outlive its parent."""
+    for file in _lock_files:
         file.close()
-    _held.clear()
+    _lock_files.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 @contextlib.contextmanager
 def locked(path: Path, what: str) -> Iterator[None]:
-    """Hold a lock file; `Busy` where another process does. The kernel lets go of it when its process dies, however."""
+    """Hold a lock file; `Busy` if another process does. The kernel releases it when the process ends in any way."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b", buffering=0) as file, _watched(file):
+    with open(path, "a+b", buffering=0) as file, _registered(file):
         try:
             _lock(file.fileno())
             if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
@@ -129,7 +129,7 @@ def locked(path: Path, what: str) -> Iterator[None]:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
                 raise
             log.warning(f"looped: {path} cannot be locked ({error.strerror}): do not train {what} in two processes.")
-        with contextlib.suppress(OSError):  # only for people to read; a full disk can still be locked
+        with contextlib.suppress(OSError):  # only for people to read; a lock needs no space on a full disk
             file.truncate(0)
             file.write(f"process {os.getpid()} on {platform.node()}\n".encode())
         yield
@@ -141,7 +141,7 @@ def _lock(number: int) -> None:
     else:
         import msvcrt
 
-        os.lseek(number, 1 << 30, os.SEEK_SET)  # a byte beyond the text, which others may then still read
+        os.lseek(number, 1 << 30, os.SEEK_SET)  # a byte beyond the text, so that others can still read the text
         msvcrt.locking(number, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
 
 
@@ -151,7 +151,7 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def finite(data: Any) -> Any:
-    """JSON data with null for every number that is not finite, which JSON cannot hold."""
+    """The data with None for every number that is not finite, which JSON cannot hold."""
     if isinstance(data, dict):
         return {key: finite(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
@@ -160,7 +160,7 @@ def finite(data: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; damage is a ValueError that names the file."""
+    """Read JSON; a damaged file is a ValueError that names it."""
     try:
         return json.loads(path.read_text())
     except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
@@ -168,36 +168,38 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors and a few facts about them as one safetensors file, with a checksum."""
+    """Write tensors and the facts `about` them as one safetensors file, with a checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(about, allow_nan=False)
-    # one entry, since safetensors writes several in random order: equal checkpoints are equal files
+    # one entry, since safetensors writes several in random order; thus equal checkpoints are equal files
     write_bytes(path, save(tensors, metadata={"looped": f"{digest(tensors, text)} {text}"}))
 
 
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensors` wrote; a truncated, altered or foreign file is a ValueError, never unpickled."""
-    remedy = "Delete it to fall back on an earlier one, or restore it from a copy."
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = (file.metadata() or {})["looped"]
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, KeyError) as error:
-        raise ValueError(f"{path} is not a whole checkpoint of looped ({error}). {remedy}") from None
-    checksum, _, text = facts.partition(" ")
+    """Read what `write_tensors` wrote, without unpickling; a truncated, altered or foreign file is a ValueError."""
+    remedy = " Delete it to fall back on an earlier one, or restore it from a copy."
+    with _safetensors(path, remedy) as (file, checksum, text):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if digest(tensors, text) != checksum:
-        raise ValueError(f"{path} is damaged: its checksum does not match. {remedy}")
+        raise ValueError(f"{path} is damaged: its checksum does not match.{remedy}")
     return {name: tensor.to(device) for name, tensor in tensors.items()}, _facts(path, text)
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """The facts of what `write_tensors` wrote, without its tensors: of a whole length, but no checksum is taken."""
+    """Only the facts of what `write_tensors` wrote; the file's length is checked, its checksum is not."""
+    with _safetensors(path) as (_, _, text):
+        return _facts(path, text)
+
+
+@contextlib.contextmanager
+def _safetensors(path: Path, remedy: str = "") -> Iterator[tuple[Any, str, str]]:
+    """The open file, its checksum and its facts as text."""
     try:
         with safe_open(path, framework="pt") as file:
-            facts = (file.metadata() or {})["looped"]
+            checksum, _, text = (file.metadata() or {})["looped"].partition(" ")
+            yield file, checksum, text
     except (SafetensorError, OSError, KeyError) as error:
-        raise ValueError(f"{path} is not a whole checkpoint of looped ({error}).") from None
-    return _facts(path, facts.partition(" ")[2])
+        raise ValueError(f"{path} is not a whole checkpoint of looped ({error}).{remedy}") from None
 
 
 def _facts(path: Path, text: str) -> dict[str, Any]:
@@ -206,12 +208,12 @@ def _facts(path: Path, text: str) -> dict[str, Any]:
     except (json.JSONDecodeError, RecursionError):
         about = None
     if not isinstance(about, dict):
-        raise ValueError(f"{path} is not a checkpoint of looped: what it says about itself is no object. Remove it.")
+        raise ValueError(f"{path} is not a checkpoint of looped: its facts are not a JSON object. Remove it.")
     return about
 
 
 def digest(tensors: Mapping[str, Tensor], about: str) -> str:
-    """SHA-256 over the facts, names, shapes and bytes."""
+    """SHA-256 of the facts, names, dtypes, shapes and bytes."""
     total = hashlib.sha256(about.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

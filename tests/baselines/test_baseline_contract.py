@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import torch
 
-from looped.baselines.descent import gradient_descent, newton
 from looped.baselines.lasso import lasso
 from looped.baselines.linear import averaging, least_squares, ridge
 from looped.baselines.neighbours import nearest
@@ -20,8 +19,6 @@ BASELINES = {
     "averaging": averaging,
     "lasso": lasso,
     "neighbours": nearest,
-    "gradient descent": partial(gradient_descent, steps=3),
-    "newton": partial(newton, steps=3),
     "network": partial(two_layer, hidden=5, steps=5),
     "tree": greedy_tree,
     "tree on signs": on_signs(greedy_tree),

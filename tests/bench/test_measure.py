@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped.bench import check
+from looped.bench import agreement
 from looped.bench import measure as timing
 from looped.bench.agreement import Agreement, compare, first_gradients
 from looped.bench.cases import Case, chosen_cases, left_out
@@ -54,14 +54,14 @@ def test_cases_are_a_sweep_or_every_combination_of_what_is_chosen():
 
 
 def test_a_step_is_measured():
-    found = measure(CASE, CPU, rate=2.0, steps=3)
-    assert found.steps == 3
-    assert found.spread[0] <= found.ms <= found.spread[1]
-    assert found.setup_seconds > 0
-    assert found.memory is None or found.memory >= 0
-    assert found.tflops == CASE.flops / found.ms / 1e9
-    assert found.share == found.tflops / 2
-    assert found.to_data()["batch"] == 4
+    measured = measure(CASE, CPU, rate=2.0, steps=3)
+    assert measured.steps == 3
+    assert measured.spread[0] <= measured.ms <= measured.spread[1]
+    assert measured.setup_seconds > 0
+    assert measured.memory is None or measured.memory >= 0
+    assert measured.tflops == CASE.flops / measured.ms / 1e9
+    assert measured.share == measured.tflops / 2
+    assert measured.to_data()["batch"] == 4
     assert measure(replace(CASE, engine="gpt2"), CPU, rate=2.0, steps=1).steps == 1
 
 
@@ -76,18 +76,18 @@ def test_several_models_train_in_one_step():
 def test_steps_end_by_number_or_by_time(monkeypatch):
     clock = iter(range(1000))
     monkeypatch.setattr(timing.time, "perf_counter", lambda: float(next(clock)))
-    assert len(timed(lambda step: None, CPU, steps=4, most=9, seconds=0)) == 4
-    assert len(timed(lambda step: None, CPU, steps=None, most=9, seconds=1e9)) == 9
-    assert len(timed(lambda step: None, CPU, steps=None, most=9, seconds=0)) == timing.LEAST["cpu"]
-    assert set(timed(lambda step: None, CPU, steps=4, most=9, seconds=0)) == {1000.0}
+    assert timed(lambda step: None, CPU, steps=4) == [1000.0] * 4
+    assert len(timed(lambda step: None, CPU, steps=None)) == timing.MIN_STEPS["cpu"]
+    monkeypatch.setattr(timing, "MAX_SECONDS", 1e9)
+    assert len(timed(lambda step: None, CPU, steps=None)) == timing.MAX_STEPS["cpu"]
 
 
 def test_what_cannot_run_here_says_why():
-    found = [measure(replace(CASE, engine=name), CPU, rate=1.0, steps=1) for name in ("plain", "graph")]
-    assert found[1].ms is found[1].tflops is found[1].share is None
-    assert "needs a GPU" in found[1].note
-    assert notes(found) == [f"graph: {found[1].note}"]
-    assert table(found, "title").row_count == 1
+    results = [measure(replace(CASE, engine=name), CPU, rate=1.0, steps=1) for name in ("plain", "graph")]
+    assert results[1].ms is results[1].tflops is results[1].share is None
+    assert "needs a GPU" in results[1].note
+    assert notes(results) == [f"graph: {results[1].note}"]
+    assert table(results, "title").row_count == 1
     assert "needs a GPU" in measure(replace(CASE, dtype="tf32"), CPU, rate=1.0).note
     assert "there is no engine `fast`" in measure(replace(CASE, engine="fast"), CPU, rate=1.0).note
 
@@ -102,42 +102,42 @@ def result(engine: str, batch: int, ms: float | None, note: str = "") -> Measure
 
 
 def test_table_and_figure_compare_with_the_eager_rival():
-    found = [result("plain", 4, 2.0), result("gpt2", 4, 5.0), result("plain", 8, 3.0)]
-    found += [result("gpt2", 8, None, "out of memory"), replace(result("plain", 4, 1.0), case=replace(CASE, loops=2))]
-    speeds = list(table(found, "title").columns[-1].cells)
+    results = [result("plain", 4, 2.0), result("gpt2", 4, 5.0), result("plain", 8, 3.0)]
+    results += [result("gpt2", 8, None, "out of memory"), replace(result("plain", 4, 1.0), case=replace(CASE, loops=2))]
+    speeds = list(table(results, "title").columns[-1].cells)
     assert speeds == ["2.5x", "1x", "", ""]
-    assert notes(found) == ["gpt2: out of memory (batch 8, b=3, T=2, 5 points)"]
-    left, right = bench_figure(found).axes
+    assert notes(results) == ["gpt2: out of memory (batch 8, b=3, T=2, 5 points)"]
+    left, right = bench_figure(results).axes
     lines = {line.get_label(): list(line.get_ydata()) for line in left.get_lines()}
     assert lines == {"plain": [2.0, 3.0], "GPT2Model, eager": [5.0]}
     assert [label.get_text() for label in left.get_xticklabels()] == ["4", "8"]
-    assert right.get_lines()[0].get_ydata()[0] == found[0].tflops
+    assert right.get_lines()[0].get_ydata()[0] == results[0].tflops
     with pytest.raises(ValueError, match="nothing could be measured"):
         bench_figure([result("plain", 4, None)])
 
 
 def test_the_gradients_read_off_adam_are_the_gradients():
-    found = first_gradients(CASE, CPU)
+    gradients = first_gradients(CASE, CPU)
     trainer = timing.stepper(CASE, CPU, steps=4)
-    for row in found:
+    for row in gradients:
         prompt = trainer.sample(0)
         loss = trainer.task.error(trainer.model(prompt, loops=3, grad=2, keep=2), prompt).mean()
         names, weights = zip(*sorted(trainer.model.named_parameters()), strict=True)
-        expected = torch.cat([one.flatten() for one in torch.autograd.grad(loss, weights)])
+        expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, weights)])
         torch.testing.assert_close(row.float(), expected, rtol=1e-4, atol=1e-6)
     assert len(names) == len(dict(trainer.model.named_parameters()))
 
 
 @pytest.mark.parametrize("packed", [1, 2])
 def test_engines_and_rivals_agree(packed):
-    found = compare(replace(CASE, packed=packed), ["plain", "graph", "gpt2"], CPU, steps=12)
-    assert [one.engine for one in found] == ["graph", "gpt2"]
-    assert found[0].holds is None
-    assert found[0].line().startswith("graph: cannot run here: ")
-    assert found[1].holds
-    assert found[1].gradients < 1e-5
-    assert "agrees with plain" in found[1].line()
-    assert "losses of 12 steps" in found[1].line()
+    agreements = compare(replace(CASE, packed=packed), ["plain", "graph", "gpt2"], CPU, steps=12)
+    assert [other.engine for other in agreements] == ["graph", "gpt2"]
+    assert agreements[0].holds is None
+    assert agreements[0].line().startswith("graph: cannot run here: ")
+    assert agreements[1].holds
+    assert agreements[1].gradients < 1e-5
+    assert "agrees with plain" in agreements[1].line()
+    assert "losses of 12 steps" in agreements[1].line()
 
 
 def test_disagreement_is_found(monkeypatch):
@@ -145,11 +145,11 @@ def test_disagreement_is_found(monkeypatch):
 
     real = RivalTrainer._loss
     monkeypatch.setattr(RivalTrainer, "_loss", lambda self, model, index: 1.0001 * real(self, model, index))
-    (found,) = compare(CASE, ["gpt2"], CPU, steps=5)
-    assert found.holds is False
-    assert found.gradients == pytest.approx(1e-4, rel=0.05)
-    assert "DOES NOT AGREE" in found.line()
-    assert found.to_data()["holds"] is False
+    (rival,) = compare(CASE, ["gpt2"], CPU, steps=5)
+    assert rival.holds is False
+    assert rival.gradients == pytest.approx(1e-4, rel=0.05)
+    assert "DOES NOT AGREE" in rival.line()
+    assert rival.to_data()["holds"] is False
 
 
 def test_limits():
@@ -167,9 +167,9 @@ def test_bfloat16_is_judged_by_what_its_rounding_does_to_the_plain_engine(monkey
         moved = 0.0 if case.dtype == "float32" else {"plain": 0.01, "graph": far}[case.engine]
         return torch.linspace(1.0, 0.5, steps)[:, None].repeat(1, 3) * (1 - moved)
 
-    monkeypatch.setattr(check, "first_losses", losses)
-    monkeypatch.setattr(check, "obstacle", lambda case, device: "no triton" if case.engine == "fused" else None)
-    (found,) = check.rounding(CASE, ["plain", "graph", "fused", "gpt2"], CPU, steps=4)
-    assert (found.engine, found.holds, found.to_data()["holds"]) == ("graph", holds, holds)
-    assert (found.losses, found.spread) == (pytest.approx(far, rel=1e-3), pytest.approx(0.01, rel=1e-3))
-    assert ("NOT WITHIN" in found.line()) is not holds
+    monkeypatch.setattr(agreement, "first_losses", losses)
+    monkeypatch.setattr(agreement, "obstacle", lambda case, device: "no triton" if case.engine == "fused" else None)
+    (rounding,) = agreement.rounding(CASE, ["plain", "graph", "fused", "gpt2"], CPU, steps=4)
+    assert (rounding.engine, rounding.holds, rounding.to_data()["holds"]) == ("graph", holds, holds)
+    assert (rounding.losses, rounding.spread) == (pytest.approx(far, rel=1e-3), pytest.approx(0.01, rel=1e-3))
+    assert ("NOT WITHIN" in rounding.line()) is not holds

@@ -46,10 +46,10 @@ def test_outputs_and_gradients_agree(loops, window, generator):
     task = LinearRegression(d=3)
     prompt = task.sample(batch=4, n=7, generator=generator).to(torch.float64)
     expected = ours(prompt, loops=loops, grad=window, keep=window)
-    found = rival(prompt, loops=loops, window=window)
-    assert found.shape == (window, 4, 7)
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
-    for outputs in (expected, found):
+    answers = rival(prompt, loops=loops, window=window)
+    assert answers.shape == (window, 4, 7)
+    torch.testing.assert_close(answers, expected, atol=1e-9, rtol=1e-9)
+    for outputs in (expected, answers):
         task.error(outputs, prompt).mean().backward()
     gradients = renamed({name: parameter.grad for name, parameter in rival.trained().items()}, flipped=True)
     assert gradients.keys() == {name for name, _ in ours.named_parameters()}

@@ -1,4 +1,4 @@
-"""The benchmark's own machinery, rehearsed on the CPU in this process."""
+"""The benchmark's machinery, rehearsed on the CPU in this process."""
 
 import argparse
 import importlib.util
@@ -17,9 +17,9 @@ def test_a_training_is_timed_whole_or_not_at_all(tmp_path):
     options = argparse.Namespace(
         recipe="yang24.linear", scale="smoke", device="cpu", out=tmp_path, seed=3, began=time.time()
     )
-    found = script.one_seed(options)
-    assert found["met"] is None  # the published errors are of another size
-    assert set(found["errors"]) == {4, 8}
-    assert found["seconds"] >= found["compile"] + found["training"] > 0
+    result = script.one_seed(options)
+    assert result["met"] is None  # the published errors are of another size
+    assert set(result["errors"]) == {4, 8}
+    assert result["seconds"] >= result["compile"] + result["training"] > 0
     with pytest.raises(ValueError, match="would not be timed whole"):
         script.one_seed(options)

@@ -15,7 +15,6 @@ import torch._dynamo  # torch's optimisers import it when first used, for second
 from torch import Tensor
 
 from fuzz.harness import Case, check_finite
-from looped.baselines.descent import gradient_descent, newton
 from looped.baselines.gaussian_process import bayes
 from looped.baselines.lasso import lasso
 from looped.baselines.linear import averaging, least_squares, ridge
@@ -47,9 +46,6 @@ BASELINES = {
     "averaging": averaging,
     "neighbours": nearest,
     "lasso": lasso,
-    "gradient descent": partial(gradient_descent, steps=5),
-    "gradient descent, rate 1": partial(gradient_descent, steps=5, rate=1.0),
-    "newton": partial(newton, steps=8),
     "network": partial(two_layer, steps=5),
     "tree": greedy_tree,
     "tree on signs": on_signs(greedy_tree),

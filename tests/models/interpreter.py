@@ -18,7 +18,7 @@ def repair(monkeypatch: Any) -> None:
 
     def product(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         if a.dtype.scalar == tl.bfloat16:
-            a, b = (self.create_fp_ext(one, tl.float32) for one in (a, b))
+            a, b = (self.create_fp_ext(factor, tl.float32) for factor in (a, b))
         return plain(self, a, b, *rest)
 
     monkeypatch.setattr(InterpreterBuilder, "create_dot", product)

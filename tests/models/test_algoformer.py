@@ -8,10 +8,11 @@ from scipy.special import erf, softmax
 from looped.config import decode, encode, override
 from looped.models.algoformer import AlgoFormerConfig, Part, given, pairs
 from looped.models.base import ModelConfig
-from looped.models.blocks import relu, stack, unstack
+from looped.models.blocks import relu, stack
 from looped.models.decoder import DecoderConfig
 from looped.models.exit_rules import Budget, StateChange
 from looped.prompt import Prompt, Sequence
+from unstacking import unstack
 
 HALF = Part(heads=2)
 SMALL = AlgoFormerConfig(d=3, width=16, positions=14, loops=3, pre=HALF, loop=replace(HALF, layers=2), post=HALF)

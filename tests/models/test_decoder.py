@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from looped.models.blocks import stack, unstack
+from looped.models.blocks import stack
 from looped.models.decoder import DecoderConfig, interleave
 from looped.prompt import Prompt
 from looped.training.importer import import_checkpoint
 from models.reference import LAYOUTS, Published, published_state
+from unstacking import unstack
 
 SIZES = {"d": 3, "width": 16, "positions": 14}
 HEADS = 4

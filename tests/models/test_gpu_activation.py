@@ -26,8 +26,8 @@ def test_values_slopes_and_sums(models, rows, width, dtype, close):
     expected = F.gelu(exact, approximate="tanh")
     (slope,) = torch.autograd.grad(expected, exact, up.double())
     there, back = u.to(DEVICE), up.to(DEVICE)
-    found = gelu(there, out=torch.empty_like(there))
-    torch.testing.assert_close(found.cpu().double(), expected.detach(), rtol=close, atol=close)
+    values = gelu(there, out=torch.empty_like(there))
+    torch.testing.assert_close(values.cpu().double(), expected.detach(), rtol=close, atol=close)
     sums = torch.empty(models, parts_of(there), width, device=DEVICE)
     du = gelu_backward(back, there, sums=sums)
     assert du is back

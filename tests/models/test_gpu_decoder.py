@@ -55,9 +55,9 @@ def test_answers_and_gradients_are_those_of_the_plain_model(models, loops, keep,
     for answer in (in_parts, lambda: passes.whole(there, ahead=ahead, **window)):
         outputs = answer()
         torch.testing.assert_close(outputs.cpu().double(), plain, rtol=2e-5, atol=2e-5)
-        found = passes.gradients((outputs * up.to(outputs)).sum())
-        for name, one, other in zip(dict(model.named_parameters()), found, expected, strict=True):
-            error = (one.cpu().double() - other).norm() / other.norm()
+        gradients = passes.gradients((outputs * up.to(outputs)).sum())
+        for name, gradient, other in zip(dict(model.named_parameters()), gradients, expected, strict=True):
+            error = (gradient.cpu().double() - other).norm() / other.norm()
             assert error < 2e-5, (name, error)
 
 
@@ -85,7 +85,7 @@ def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
         passes = kind(model, torch.bfloat16)
         passes.refresh()
         outputs = passes.finish(prompt.to(DEVICE), loops=3, grad=3, keep=2)
-        found = passes.gradients(outputs.square().sum())
-        pairs = zip(found, expected, strict=True)
-        distances.append(sum(float((one.cpu() - other).norm() / other.norm()) for one, other in pairs))
+        gradients = passes.gradients(outputs.square().sum())
+        pairs = zip(gradients, expected, strict=True)
+        distances.append(sum(float((gradient.cpu() - other).norm() / other.norm()) for gradient, other in pairs))
     assert 0 < distances[1] < 2 * distances[0]

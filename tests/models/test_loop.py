@@ -60,20 +60,23 @@ class Problem:
 
     def by_hand(self, loops, grad, keep):
         """The loop written out: the graph is cut once, before the last `grad` loops."""
-        state, kept = self.start, []
+        state, collected = self.start, []
         for t in range(loops):
             if t == loops - grad and t > 0:
                 state = Pair(*(part.detach() for part in state))
             state = self.step(state, self.context, t)
             if t >= loops - keep:
                 out = self.collect(state, self.context)
-                kept.append(out if t >= loops - grad else out.detach())
-        return torch.stack(kept)
+                collected.append(out if t >= loops - grad else out.detach())
+        return torch.stack(collected)
 
     def gradients(self, outputs):
         weights = normal(*outputs.shape, seed=99)
-        found = torch.autograd.grad((outputs * weights).square().sum(), self.inputs, allow_unused=True)
-        return [torch.zeros_like(value) if one is None else one for one, value in zip(found, self.inputs, strict=True)]
+        gradients = torch.autograd.grad((outputs * weights).square().sum(), self.inputs, allow_unused=True)
+        return [
+            torch.zeros_like(value) if gradient is None else gradient
+            for gradient, value in zip(gradients, self.inputs, strict=True)
+        ]
 
 
 @settings(max_examples=60, deadline=None)
@@ -87,8 +90,8 @@ def test_gradients_equal_a_loop_that_detaches_before_the_window(loops, data, see
     wanted = problem.by_hand(loops, grad, keep)
     assert got.shape == (keep, 2)
     torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
-    for one, other in zip(problem.gradients(got), problem.gradients(wanted), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    for gradient, other in zip(problem.gradients(got), problem.gradients(wanted), strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("inject", ["add", "multiply"])
@@ -104,8 +107,8 @@ def test_gradients_of_a_decoder_too(inject, grad, keep):
         state = model.step(state.detach() if t == loops - grad else state, context, t)
         if t >= max(loops - keep, loops - grad):
             total = total + (model.readout(state, context) * weights[t - loops + keep]).sum()
-    for name, one, other in zip(names, got, torch.autograd.grad(total, parameters), strict=True):
-        assert (one - other).abs().max() <= 1e-12 * max(1, other.abs().max()), name
+    for name, gradient, other in zip(names, got, torch.autograd.grad(total, parameters), strict=True):
+        assert (gradient - other).abs().max() <= 1e-12 * max(1, other.abs().max()), name
 
 
 def test_no_window_means_gradient_through_all_loops():
@@ -115,9 +118,9 @@ def test_no_window_means_gradient_through_all_loops():
             unroll(problem.step, problem.start, problem.context, loops=loops, grad=grad, collect=problem.collect)
             for grad in (None, loops)
         ]
-        for one, other in zip(problem.gradients(run[0]), problem.gradients(run[1]), strict=True):
-            assert torch.equal(one, other)
-            assert one.abs().max() > 0
+        for gradient, other in zip(problem.gradients(run[0]), problem.gradients(run[1]), strict=True):
+            assert torch.equal(gradient, other)
+            assert gradient.abs().max() > 0
 
 
 def test_windows_are_independent():
@@ -250,8 +253,8 @@ def test_each_prompt_leaves_as_if_it_were_alone():
     assert together.finished.all()
     assert len(set(together.loops.tolist())) == 5
     for i in range(5):
-        one = Rates(context.target[i : i + 1], context.rate[i : i + 1])
-        alone = settle(Counted(), start[i : i + 1], one, rule, max_loops=200, collect=collect)
+        single = Rates(context.target[i : i + 1], context.rate[i : i + 1])
+        alone = settle(Counted(), start[i : i + 1], single, rule, max_loops=200, collect=collect)
         assert alone.loops[0] == together.loops[i]
         assert torch.equal(alone.predictions[0], together.predictions[i])
 

@@ -36,24 +36,24 @@ def _text(tmp_path_factory, request, monkeypatch):
         monkeypatch.setenv("LOOPED_CACHE", str(folder / "cache"))
 
 
-def built(made, seed=0):
+def built(recipe, seed=0):
     """A fresh model in float64."""
     torch.manual_seed(seed)
-    return made.model.build().double()
+    return recipe.model.build().double()
 
 
-def shaken(made, seed=0):
+def shaken(recipe, seed=0):
     """The model with random numbers added to all weights: at its start, so small, a mistake would not show."""
-    model = built(made, seed)
+    model = built(recipe, seed)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return model
 
 
-def prompts(made, batch=4, n=None, seed=0):
-    n = made.train.points if n is None else n
-    return made.task.sample(batch=batch, n=n, generator=torch.Generator().manual_seed(seed)).to(torch.float64)
+def prompts(recipe, batch=4, n=None, seed=0):
+    n = recipe.train.points if n is None else n
+    return recipe.task.sample(batch=batch, n=n, generator=torch.Generator().manual_seed(seed)).to(torch.float64)
 
 
 def test_the_promised_recipes_exist():
@@ -63,12 +63,12 @@ def test_the_promised_recipes_exist():
 @every_recipe
 @pytest.mark.parametrize("scale", SCALES)
 def test_recipes_come_in_every_scale_and_survive_being_written(name, scale):
-    made = experiment(name, scale)
-    assert made.name == name
-    assert made.train is not None
-    again = Experiment.from_data(made.to_data())
-    assert again == made
-    assert again.hash == made.hash
+    recipe = experiment(name, scale)
+    assert recipe.name == name
+    assert recipe.train is not None
+    again = Experiment.from_data(recipe.to_data())
+    assert again == recipe
+    assert again.hash == recipe.hash
 
 
 @every_recipe
@@ -79,19 +79,19 @@ def test_scales_differ(name):
 @every_recipe
 def test_the_longest_prompt_fits(name):
     for scale in SCALES:
-        made = experiment(name, scale)
-        if isinstance(made.model, DecoderConfig):
-            assert 2 * made.train.points <= made.model.positions
+        recipe = experiment(name, scale)
+        if isinstance(recipe.model, DecoderConfig):
+            assert 2 * recipe.train.points <= recipe.model.positions
 
 
 @every_small_recipe
 def test_every_parameter_receives_gradient(name, scale):
     """In the first step of training, with its windows and depth: what gets none there is never trained."""
-    made = experiment(name, scale)
-    model, prompt, config = built(made), prompts(made, batch=8), made.train
-    loops = made.loops_at(0)
+    recipe = experiment(name, scale)
+    model, prompt, config = built(recipe), prompts(recipe, batch=8), recipe.train
+    loops = recipe.loops_at(0)
     outputs = model(prompt, loops=loops, **config.windows(loops))
-    made.task.error(outputs, prompt).mean().backward()
+    recipe.task.error(outputs, prompt).mean().backward()
     silent = [
         name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()
     ]
@@ -101,10 +101,10 @@ def test_every_parameter_receives_gradient(name, scale):
 
 def test_weight_tying_with_a_window_would_leave_the_read_in_untrained():
     """Why `yang24.tied` carries gradient through all loops; the contract above finds it where it does not."""
-    made = experiment("yang24.tied", "smoke")
-    assert made.train.grad is None
-    model, prompt = built(made), prompts(made)
-    made.task.error(model(prompt, grad=2, keep=2), prompt).mean().backward()
+    recipe = experiment("yang24.tied", "smoke")
+    assert recipe.train.grad is None
+    model, prompt = built(recipe), prompts(recipe)
+    recipe.task.error(model(prompt, grad=2, keep=2), prompt).mean().backward()
     assert model.read_in.weight.grad is None
 
 
@@ -120,9 +120,9 @@ def spliced(prompt, other, i):
 @every_small_recipe
 def test_predictions_read_only_what_came_before(name, scale):
     """Change y_i, x_{i+1}, y_{i+1} and all after: predictions up to i stay, bit for bit or to rounding."""
-    made = experiment(name, scale)
-    model, prompt = shaken(made), prompts(made)
-    before, other = model.predict(prompt), prompts(made, seed=1)
+    recipe = experiment(name, scale)
+    model, prompt = shaken(recipe), prompts(recipe)
+    before, other = model.predict(prompt), prompts(recipe, seed=1)
     n, answered = prompt.num_positions, before.shape[1]
     moved = False
     for i in range(n) if n < 40 else (0, n // 3, n // 2, n - 2):
@@ -136,27 +136,27 @@ def test_predictions_read_only_what_came_before(name, scale):
 
 @every_small_recipe
 def test_states_end_in_the_prediction(name, scale):
-    made = experiment(name, scale)
-    model, prompt = shaken(made), prompts(made)
+    recipe = experiment(name, scale)
+    model, prompt = shaken(recipe), prompts(recipe)
     for loops in (None, 3):
         states = model.states(prompt, loops)
-        count = made.model.loops if loops is None else loops
-        if isinstance(made.model, DecoderConfig):
-            assert len(states) == count * made.model.layers
+        count = recipe.model.loops if loops is None else loops
+        if isinstance(recipe.model, DecoderConfig):
+            assert len(states) == count * recipe.model.layers
         assert len(states) % count == 0
-        each = len(states) // count
+        layers_per_loop = len(states) // count
         context = model.embed(prompt)
         curve = model(prompt, loops=count, keep=count)
         for t in range(count):
-            assert torch.equal(model.readout(states[(t + 1) * each - 1], context), curve[t])
+            assert torch.equal(model.readout(states[(t + 1) * layers_per_loop - 1], context), curve[t])
         assert torch.equal(model.readout(states[-1], context), model.predict(prompt, loops=loops))
         assert not any(part.requires_grad for part in leaves(states))
 
 
 @every_small_recipe
 def test_precision_is_the_models(name, scale):
-    made = experiment(name, scale)
-    model, prompt = shaken(made), prompts(made)
+    recipe = experiment(name, scale)
+    model, prompt = shaken(recipe), prompts(recipe)
     double = model.predict(prompt)
     assert double.dtype == torch.float64
     single = model.float().predict(prompt.to(torch.float32))
@@ -166,8 +166,8 @@ def test_precision_is_the_models(name, scale):
 
 @every_recipe
 def test_prompts_of_a_batch_do_not_mix(name):
-    made = experiment(name, "smoke")
-    model, prompt = shaken(made), prompts(made)
+    recipe = experiment(name, "smoke")
+    model, prompt = shaken(recipe), prompts(recipe)
     whole = model.predict(prompt)
     for i in range(4):
         alone = model.predict(prompt.rows(slice(i, i + 1)))
@@ -176,8 +176,8 @@ def test_prompts_of_a_batch_do_not_mix(name):
 
 @every_recipe
 def test_truth_and_weights_are_never_read(name):
-    made = experiment(name, "smoke")
-    model, prompt = shaken(made), prompts(made)
+    recipe = experiment(name, "smoke")
+    model, prompt = shaken(recipe), prompts(recipe)
     bare = replace(prompt, weights=None, truth={})
     weighted = replace(bare, weights=torch.rand(prompt.places), truth={"w": torch.full((4, 1), torch.nan)})
     assert torch.equal(model.predict(bare), model.predict(weighted))
@@ -185,7 +185,7 @@ def test_truth_and_weights_are_never_read(name):
 
 @every_recipe
 def test_a_seed_names_the_fresh_weights(name):
-    made = experiment(name, "smoke")
-    one, same, other = (built(made, seed).state_dict() for seed in (0, 0, 1))
-    assert all(torch.equal(one[key], same[key]) for key in one)
-    assert any(not torch.equal(one[key], other[key]) for key in one)
+    recipe = experiment(name, "smoke")
+    first, same, other = (built(recipe, seed).state_dict() for seed in (0, 0, 1))
+    assert all(torch.equal(first[key], same[key]) for key in first)
+    assert any(not torch.equal(first[key], other[key]) for key in first)

@@ -4,7 +4,7 @@ import math
 import random
 from dataclasses import replace
 
-from looped.studies.claims import Claim, judge
+from looped.studies.claims import Claim
 from looped.studies.table import Series, Table
 
 DRAWS = 400
@@ -16,7 +16,8 @@ def verdicts(claim: Claim, table: Table) -> set[str]:
     seen: set[str] = set()
     for draw in range(DRAWS):
         planted = Table(_other(series, draw) if series.quantity in quantities else series for series in table)
-        seen.add(judge(claim, planted, study="s", scale="smoke", preview=False, learned=None).verdict)
+        verdicts = {condition.verdict(condition.quantity.value(planted)) for condition in claim.check.conditions}
+        seen.add("fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "undecided")
         if {"holds", "fails"} <= seen:
             break
     return seen & {"holds", "fails"}

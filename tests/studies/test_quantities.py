@@ -175,4 +175,4 @@ def test_texts_are_made_from_the_expression(table):
     assert "k = 2: published .0242, here 0.2 [0.1, 0.3]" in judged.note
     assert "; elsewhere: 0.6 [0.5, 0.7]; " in judged.note
     assert judged.note.endswith("because")
-    assert str((at(2, b=20) / at(2, b=12)) / last(b=20)).startswith("(error by examples (b = 20) at 2 over ")
+    assert str((at(2, b=20) / at(2, b=12)) / last(b=20)).startswith("[error by examples (b = 20) at 2 / ")

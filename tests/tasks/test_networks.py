@@ -21,7 +21,7 @@ def draw(task, *, batch, n=4, seed=0, dims=None):
 def test_labels_are_the_network_written_out(hidden, d, seed):
     task = ReLUNetwork(d=d, hidden=hidden)
     prompt = draw(task, batch=3, n=5, seed=seed)
-    xs, w, v = (one.double().numpy() for one in (prompt.xs, prompt.truth["w"], prompt.truth["v"]))
+    xs, w, v = (tensor.double().numpy() for tensor in (prompt.xs, prompt.truth["w"], prompt.truth["v"]))
     expected = np.zeros((3, 5))
     for unit in range(hidden):
         active = np.maximum(0, np.array([xs[b] @ w[b, unit] for b in range(3)]))

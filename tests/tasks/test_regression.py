@@ -52,9 +52,9 @@ def test_sparse_support_is_uniform_among_the_active_places(dims):
     support = w != 0
     assert (support.sum(1) == 3).all()
     assert not support[:, active:].any()
-    found = (support[:, :active].long() * 2 ** torch.arange(active)).sum(1)
+    codes = (support[:, :active].long() * 2 ** torch.arange(active)).sum(1)
     every = [sum(2**place for place in places) for places in combinations(range(active), 3)]
-    counts = [int((found == code).sum()) for code in every]
+    counts = [int((codes == code).sum()) for code in every]
     assert sum(counts) == 6000
     assert len(every) == 1 or stats.chisquare(counts).pvalue > 0.01
 

@@ -38,11 +38,11 @@ def test_phi_is_the_network(inputs, features, hidden, layers, slope, seed):
 
 
 def test_phi_is_fixed_by_its_seed_alone_and_keeps_the_scale():
-    one, again, other = (Representation(inputs=20, features=20, hidden=20, seed=seed) for seed in (0, 0, 1))
+    first, again, other = (Representation(inputs=20, features=20, hidden=20, seed=seed) for seed in (0, 0, 1))
     x = torch.randn(2000, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(one(x), again(x))
-    assert not torch.allclose(one(x), other(x))
-    assert torch.allclose(one(x.float()).double(), one(x), atol=1e-4)
+    assert torch.equal(first(x), again(x))
+    assert not torch.allclose(first(x), other(x))
+    assert torch.allclose(first(x.float()).double(), first(x), atol=1e-4)
     sizes = [Representation(inputs=20, features=20, hidden=20, seed=seed)(x).square().mean() for seed in range(40)]
     assert 0.8 < float(torch.stack(sizes).mean()) < 1.2
 
@@ -101,7 +101,7 @@ def test_a_chain_shows_every_layer(layers, slope):
     task = ChainOfThought(d=3, layers=layers, slope=slope)
     prompt = draw(task, n=4)
     tokens, targets, weights = (
-        one.unflatten(1, (4, layers + 1)) for one in (prompt.tokens, prompt.targets, prompt.weights)
+        tensor.unflatten(1, (4, layers + 1)) for tensor in (prompt.tokens, prompt.targets, prompt.weights)
     )
     for row in range(6):
         for example in range(4):
@@ -191,12 +191,12 @@ def test_precision_leaves_whole_numbers_alone():
 
 
 def test_join_puts_an_axis_of_models_in_front():
-    one, two = draw(AutoRegression(d=2), seed=0), draw(AutoRegression(d=2), seed=1)
-    both = join([one, two])
+    first, second = draw(AutoRegression(d=2), seed=0), draw(AutoRegression(d=2), seed=1)
+    both = join([first, second])
     assert both.places == (2, 6, 5)
-    assert torch.equal(both.targets[1], two.targets)
-    assert torch.equal(both.truth["a"][0], one.truth["a"])
-    assert join([one]) is one
+    assert torch.equal(both.targets[1], second.targets)
+    assert torch.equal(both.truth["a"][0], first.truth["a"])
+    assert join([first]) is first
 
 
 @pytest.fixture
@@ -216,5 +216,5 @@ def test_sequences_that_do_not_fit_are_refused(unchecked):
         Sequence(torch.zeros(5, 3), torch.zeros(5, 3))
     with pytest.raises(ValueError, match="at least one prompt, token and dimension"):
         Sequence(torch.zeros(0, 5, 3), torch.zeros(0, 5, 3))
-    with pytest.raises(ValueError, match=r"one number a token, \(4, 5\); got \(5,\)"):
+    with pytest.raises(ValueError, match=r"one number per token, \(4, 5\); got \(5,\)"):
         sequence(weights=torch.ones(5))

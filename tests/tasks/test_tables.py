@@ -66,12 +66,12 @@ def test_every_pair_is_a_row_of_its_part_scaled_by_the_training_rows(data, name,
         assert len(shown) == features.shape[1]
         keys = np.sort(xs[:, shown], axis=1)
         table = np.sort(features, axis=1)
-        found = [int(np.abs(table - key).max(1).argmin()) for key in keys]
-        assert len(set(found)) == len(found), "a row is shown once"
-        columns = [int(np.abs(features[found] - xs[:, [c]]).max(0).argmin()) for c in shown]
+        row_numbers = [int(np.abs(table - key).max(1).argmin()) for key in keys]
+        assert len(set(row_numbers)) == len(row_numbers), "a row is shown once"
+        columns = [int(np.abs(features[row_numbers] - xs[:, [c]]).max(0).argmin()) for c in shown]
         assert sorted(columns) == list(range(features.shape[1]))
-        np.testing.assert_allclose(xs[:, shown], features[found][:, columns], atol=1e-5)
-        np.testing.assert_array_equal(ys, labels[found])
+        np.testing.assert_allclose(xs[:, shown], features[row_numbers][:, columns], atol=1e-5)
+        np.testing.assert_array_equal(ys, labels[row_numbers])
 
 
 def test_train_and_test_rows_do_not_meet_and_labels_are_mixed(data):

@@ -34,8 +34,8 @@ EXAMPLES = [
 
 def concrete(kind):
     """Every task class of the library below `kind` that can be made."""
-    own = [] if inspect.isabstract(kind) else [kind]
-    return own + [one for child in kind.__subclasses__() for one in concrete(child)]
+    here = [] if inspect.isabstract(kind) else [kind]
+    return here + [task for child in kind.__subclasses__() for task in concrete(child)]
 
 
 def cases():

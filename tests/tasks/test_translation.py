@@ -54,9 +54,9 @@ def test_a_pair_is_one_sequence_scored_on_its_english_side():
 
 
 def test_sampling_follows_the_generator_and_stays_in_the_split():
-    one = draw(TASK, seed=3)
-    assert torch.equal(one.tokens, draw(TASK, seed=3).tokens)
-    assert not torch.equal(one.tokens, draw(TASK, seed=4).tokens)
+    first = draw(TASK, seed=3)
+    assert torch.equal(first.tokens, draw(TASK, seed=3).tokens)
+    assert not torch.equal(first.tokens, draw(TASK, seed=4).tokens)
     held = {tuple(row) for row in replace(TASK, split="val").everything(N).tokens.tolist()}
     drawn = {tuple(row) for row in draw(TASK, batch=2000).tokens.tolist()}
     assert drawn == {tuple(row) for row in TASK.everything(N).tokens.tolist()}
@@ -82,7 +82,7 @@ def test_error_is_the_cross_entropy():
 
 def test_the_vocabulary_comes_from_the_training_side_and_is_cached(folder, tmp_path):
     first = TASK.tokenizer()
-    assert [first.token_to_id(one) for one in ("<pad>", "<s>", "<sep>", "</s>")] == [0, 1, 2, 3]
+    assert [first.token_to_id(token) for token in ("<pad>", "<s>", "<sep>", "</s>")] == [0, 1, 2, 3]
     (file,) = cache_folder().iterdir()
     assert file.parent == tmp_path / "cache"
     _tokenizer.cache_clear()
@@ -182,18 +182,18 @@ def test_a_missing_library_is_named_with_its_remedy(missing, monkeypatch):
 
 def test_greedy_decoding_is_one_token_at_a_time():
     """In a batch with padding, each row gets what it gets alone, step by step, from its own prefix."""
-    made, prompt = model(), replace(TASK, split="val").everything(N).rows(slice(6))
+    built, prompt = model(), replace(TASK, split="val").everything(N).rows(slice(6))
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in built.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    found = decode(made, prompt.tokens)
+    decoded = decode(built, prompt.tokens)
     for row in range(6):
         tokens = prompt.tokens[row].tolist()
         line = tokens[: tokens.index(BETWEEN) + 1]
         while len(line) < N and line[-1] != END:
             ids = torch.tensor([line])
-            line.append(int(made.predict(replace(prompt, tokens=ids, targets=ids, weights=None))[0, -1].argmax()))
-        assert found[row].tolist() == line + [PAD] * (N - len(line))
+            line.append(int(built.predict(replace(prompt, tokens=ids, targets=ids, weights=None))[0, -1].argmax()))
+        assert decoded[row].tolist() == line + [PAD] * (N - len(line))
 
 
 class Knows(AlgoFormer):
@@ -228,19 +228,19 @@ def test_a_model_that_knows_scores_100():
 def test_bleu_is_sacrebleus_with_an_interval_around_it():
     said = ["the man sees a dog in the park", "a girl paints the house", "books are read by many people here"] * 5
     real = ["the man sees a cat in the park", "the girl paints a house", "many people read books here today"] * 5
-    found = bleu(said, real, resamples=200)
-    assert float(found.mean) == pytest.approx(sacrebleu.corpus_bleu(said, [real]).score, abs=1e-9)
-    assert found.low < found.mean < found.high
+    interval = bleu(said, real, resamples=200)
+    assert float(interval.mean) == pytest.approx(sacrebleu.corpus_bleu(said, [real]).score, abs=1e-9)
+    assert interval.low < interval.mean < interval.high
 
 
 def test_cross_entropy_a_token_is_the_ratio_and_its_interval_covers_it():
     generator = torch.Generator().manual_seed(0)
     counts = torch.randint(3, 20, (400,), generator=generator).double()
     sums = 2.5 * counts + torch.randn(400, dtype=torch.float64, generator=generator)
-    found = per_token(sums, counts)
-    assert float(found.mean) == pytest.approx(float(sums.sum() / counts.sum()))
+    interval = per_token(sums, counts)
+    assert float(interval.mean) == pytest.approx(float(sums.sum() / counts.sum()))
     # the noise of a sentence is 1, so that of the ratio is 1 / (20 mean count), by 1.645 on each side
-    assert float(found.high - found.low) == pytest.approx(2 * 1.645 / (20 * float(counts.mean())), rel=0.15)
+    assert float(interval.high - interval.low) == pytest.approx(2 * 1.645 / (20 * float(counts.mean())), rel=0.15)
 
 
 def test_multi30k_is_read(data_folder, monkeypatch, tmp_path):

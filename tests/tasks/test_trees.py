@@ -74,8 +74,8 @@ def test_leaves_are_reached_as_often_as_signs_and_features_say(depth):
             expected[int("".join(str(signs[feature]) for feature in path), 2)] += 1
     prompt = draw(DecisionTree(d=4, depth=depth), batch=4000, n=1)
     reached = (prompt.ys[:, :, None] == prompt.truth["leaves"][:, None]).long().argmax(-1).flatten()
-    found = torch.bincount(reached, minlength=2**depth).numpy()
-    assert stats.chisquare(found, 4000 * expected / expected.sum()).pvalue > 1e-3
+    counts = torch.bincount(reached, minlength=2**depth).numpy()
+    assert stats.chisquare(counts, 4000 * expected / expected.sum()).pvalue > 1e-3
 
 
 def test_depth_is_the_number_of_coordinates_a_label_reads():

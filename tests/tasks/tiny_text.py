@@ -17,8 +17,8 @@ PLACES = {"am Fluss": "by the river", "im Park": "in the park", "auf der Straße
 
 def pairs() -> list[tuple[str, str]]:
     """Every sentence that these words make."""
-    made = itertools.product(SUBJECTS.items(), VERBS.items(), OBJECTS.items(), PLACES.items())
-    return [tuple(" ".join(word[side] for word in words) + "." for side in (0, 1)) for words in made]
+    sentences = itertools.product(SUBJECTS.items(), VERBS.items(), OBJECTS.items(), PLACES.items())
+    return [tuple(" ".join(word[side] for word in words) + "." for side in (0, 1)) for words in sentences]
 
 
 def write(folder: Path, *, middle: str = "", packed: bool = True) -> Path:
@@ -27,9 +27,9 @@ def write(folder: Path, *, middle: str = "", packed: bool = True) -> Path:
     splits = {"train": [], "val": [], "test": []}
     for index, pair in enumerate(pairs()):
         splits["val" if index % 7 == 0 else "test" if index % 7 == 1 else "train"].append(pair)
-    for split, found in splits.items():
+    for split, lines in splits.items():
         for side, language in enumerate(("de", "en")):
-            text = "".join(pair[side] + "\n" for pair in found).encode()
+            text = "".join(pair[side] + "\n" for pair in lines).encode()
             path = folder / f"{split}.{middle}{language}{'.gz' if packed else ''}"
             path.write_bytes(gzip.compress(text) if packed else text)
     return folder

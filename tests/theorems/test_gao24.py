@@ -6,7 +6,8 @@ import pytest
 
 from looped.constructions.compiler import Limits
 from looped.theorems.check import select, verify
-from looped.theorems.gao24 import cases, limit
+from looped.theorems.gao24 import algorithm_cases as cases
+from looped.theorems.gao24 import limit
 
 pytestmark = pytest.mark.xdist_group("gao24")  # the rows are measured once
 

@@ -11,7 +11,6 @@ import torch
 from looped.experiment import Adam, AdamW
 from looped.files import read_json, write_json
 from looped.functional.schedules import Staircase, Trapezoid
-from looped.models.blocks import unstack
 from looped.models.kernel_transformer import functional, restricted
 from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression
@@ -21,6 +20,7 @@ from looped.training.family import build_family, family_folder, load_family, tra
 from looped.training.provenance import commit
 from looped.training.rollback import Rollback
 from looped.training.stopping import Interrupted, stop_signals
+from unstacking import unstack
 
 D, N, STEPS = 3, 6, 12
 train_in_memory = partial(train_family, folder=None)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from looped.experiment import Experiment, Muon, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import RandomDepth
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression

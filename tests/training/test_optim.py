@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 from looped.experiment import Adam, AdamW, Muon
-from looped.models.blocks import stack, unstack
+from looped.models.blocks import stack
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training import pieces
 from looped.training.optim import MuonOptimizer, Optimizers, block_matrices, clip_gradients, clip_in_pieces, orthogonal
+from unstacking import unstack
 
 SHAPES = [(6, 6), (12, 4), (4, 12), (1, 5), (5, 1)]
 

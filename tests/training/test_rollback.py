@@ -76,5 +76,5 @@ def test_a_gradient_whose_squares_overflow_is_clipped_layer_by_layer():
 
 
 def test_rollback_is_for_adam():
-    with pytest.raises(ValueError, match="works with Adam alone; got `adamw`"):
+    with pytest.raises(ValueError, match="works with Adam alone; got AdamW"):
         train({"w": torch.zeros(2, 1)}, lambda w, _: w["w"].sum(1), steps=1, optimizer=AdamW())

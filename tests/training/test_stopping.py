@@ -64,7 +64,7 @@ def test_a_signal_while_the_model_is_built_stops_after_one_step(number, tmp_path
 
 
 def test_a_sweep_that_was_asked_to_stop_before_trains_no_more_than_one_step(tmp_path):
-    asked = trials(small(), {"model.loops": [2, 3]}, out=tmp_path)
+    asked = trials(small(), {"model.loops": [3, 4]}, out=tmp_path)
     with stop_signals() as stopping:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(Interrupted):

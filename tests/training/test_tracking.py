@@ -164,7 +164,7 @@ def test_a_tracker_that_fails_on_the_way_is_one_line_and_the_run_goes_on(pretend
     run = train(EXPERIMENT, out=tmp_path, track=["wandb"])
     assert run.latest().finished
     assert [one.message for one in caplog.records] == [
-        "looped: wandb takes no more numbers (the server is gone); training goes on without it."
+        "looped: wandb failed (the server is gone); training goes on without it."
     ]
 
 

@@ -1,1 +1,1 @@
-"""How fast a training step is: our engines against the same model written with Hugging Face transformers."""
+"""Speed of a training step: our engines against the same model written with Hugging Face transformers."""

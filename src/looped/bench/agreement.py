@@ -1,4 +1,4 @@
-"""Engines agree: the gradients at the first weights, and the losses of the first steps, against the plain engine."""
+"""Whether engines agree with the plain one: gradients at the initial weights, and losses of the first steps."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from looped.training.engine import ENGINES
 from looped.training.trainer import Trainer
 
 GRADIENTS, LOSSES = 1e-5, 1e-3
-"""Largest relative difference of the gradients, and of any step's loss."""
+"""Limits on the relative difference of the gradients, and of any step's loss."""
 WITHIN, SEEDS = 2.0, 3
-"""In bfloat16 a loss may be so many times as far from float32 as the plain engine's, the largest of so many seeds."""
+"""In bfloat16, a loss may be WITHIN times as far from float32 as the plain engine's, at the worst of SEEDS seeds."""
 STEPS, GRADIENT_STEPS = 50, 4
-"""An engine may run its first steps plainly and capture a later one: the gradients of several are compared."""
+"""Several steps' gradients are compared, since an engine may run its first steps plainly and capture a later one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
-    """How far an engine is from the plain one."""
+    """How far an engine's numbers are from the plain engine's."""
 
     engine: str
     """Its name."""
     gradients: float | None
-    """Norm of the difference of the gradients over the norm of the plain one's, the largest of several prompts."""
+    """Norm of the gradients' difference over the norm of the plain engine's gradient, the largest of several steps."""
     losses: float | None
     """Largest relative difference of a step's loss."""
     steps: int = STEPS
@@ -40,13 +40,13 @@ class Agreement:
 
     @property
     def holds(self) -> bool | None:
-        """Within both limits; None where it cannot run here."""
+        """Whether both limits hold; None if it cannot run here."""
         if self.gradients is None or self.losses is None:
             return None
         return self.gradients <= GRADIENTS and self.losses <= LOSSES
 
     def line(self) -> str:
-        """For people."""
+        """A line for people."""
         if self.holds is None:
             return f"{self.engine}: cannot run here: {self.note}"
         return (
@@ -58,32 +58,30 @@ class Agreement:
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
         limits = {"gradients_limit": GRADIENTS, "losses_limit": LOSSES}
-        return {"engine": self.engine, "gradients": self.gradients, "losses": self.losses, **limits} | {
-            "holds": self.holds,
-            "note": self.note,
-        }
+        measured = {"engine": self.engine, "gradients": self.gradients, "losses": self.losses}
+        return {**measured, **limits, "holds": self.holds, "note": self.note}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """How far bfloat16 takes an engine's losses from float32, against what its rounding alone does."""
+    """How far bfloat16 takes an engine's losses from float32, compared with the plain engine in bfloat16."""
 
     engine: str
     """Its name."""
     losses: float
     """Largest relative difference of a step's loss from the plain engine's in float32, over several seeds."""
     spread: float
-    """The same of the plain engine in bfloat16."""
+    """The same for the plain engine in bfloat16."""
     steps: int = STEPS
-    """How many losses were compared, of each seed."""
+    """How many losses were compared for each seed."""
 
     @property
     def holds(self) -> bool:
-        """Within the spread."""
+        """Whether the losses are within the spread."""
         return self.losses <= WITHIN * self.spread
 
     def line(self) -> str:
-        """For people."""
+        """A line for people."""
         return (
             f"{self.engine}, bfloat16: losses of {self.steps} steps, {SEEDS} seeds, {self.losses:.1e} from float32; "
             f"{'within' if self.holds else 'NOT WITHIN'} {WITHIN:g} times plain's own {self.spread:.1e}."
@@ -95,7 +93,7 @@ class Rounding:
 
 
 def rounding(case: Case, engines: Sequence[str], device: torch.device, *, steps: int = STEPS) -> list[Rounding]:
-    """Every engine of our own in bfloat16 against the plain one in float32 and in bfloat16; only on a GPU."""
+    """Compare each of our engines in bfloat16 with the plain one in float32 and in bfloat16; only on a GPU."""
     case = replace(case, packed=SEEDS)
     with precision("float32"):
         exact = first_losses(replace(case, engine="plain", dtype="float32"), device, steps)
@@ -120,31 +118,30 @@ def compare(
     steps: int = STEPS,
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Agreement]:
-    """Every engine against the plain one in float32 with TF32 off, on the same prompts from the same weights."""
+    """Compare each engine with the plain one in float32 without TF32, on the same prompts from the same weights."""
     case = replace(case, dtype="float32")
     others = [name for name in engines if name != "plain"]
     with precision("float32"):
         plain = replace(case, engine="plain")
         expected = first_gradients(plain, device), first_losses(plain, device, steps)
         progress(1)
-        found = []
+        agreements = []
         for index, name in enumerate(others):
-            found.append(_agreement(replace(case, engine=name), device, *expected))
+            agreements.append(_agreement(replace(case, engine=name), device, *expected))
             progress(index + 2)
-    return found
+    return agreements
 
 
 def _agreement(case: Case, device: torch.device, gradients: Tensor, losses: Tensor) -> Agreement:
     if note := obstacle(case, device):
         return Agreement(engine=case.engine, gradients=None, losses=None, note=note)
-    own = first_gradients(case, device)
-    difference = ((own - gradients).norm(dim=1) / gradients.norm(dim=1)).max()
+    difference = ((first_gradients(case, device) - gradients).norm(dim=1) / gradients.norm(dim=1)).max()
     drift = ((first_losses(case, device, len(losses)) - losses).abs() / losses.abs()).max()
     return Agreement(engine=case.engine, gradients=float(difference), losses=float(drift), steps=len(losses))
 
 
 def first_gradients(case: Case, device: torch.device) -> Tensor:
-    """(steps, numbers): the gradients of a few steps at the first weights, read off Adam's running mean.
+    """(steps, numbers): the gradients of a few steps at the initial weights, read off Adam's running mean.
 
     g_t = (m_t - beta m_{t-1}) / (1 - beta), at a learning rate that moves no weight
     """
@@ -174,14 +171,14 @@ def first_losses(case: Case, device: torch.device, steps: int) -> Tensor:
 
 
 def _moments(trained: Trainer | RivalTrainer) -> Tensor:
-    """Adam's running means of all gradients as one row, in the order of our decoder's names, models inside."""
+    """Adam's running means of all gradients as one row, sorted by our decoder's names."""
     if isinstance(trained, RivalTrainer):
-        members = trained.moments()
-        found = {name: torch.stack([one[name] for one in members]) for name in members[0]}
+        models = trained.moments()
+        means = {name: torch.stack([model[name] for model in models]) for name in models[0]}
     else:
-        found = {
+        means = {
             name.removesuffix("/exp_avg"): value
             for name, value in trained.optimizers.tensors().items()
             if name.endswith("/exp_avg")
         }
-    return torch.cat([found[name].double().flatten() for name in sorted(found)])
+    return torch.cat([means[name].double().flatten() for name in sorted(means)])

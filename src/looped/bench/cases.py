@@ -1,4 +1,4 @@
-"""What is measured: a training step of yang24's decoder, by engine, batch, loops, window, length and precision."""
+"""The cases to measure: training steps of yang24's decoder by engine, batch, loops, window, length and precision."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Case:
     """One training step to measure."""
 
     engine: str
-    """One of ours, or a rival."""
+    """One of our engines, or a rival."""
     batch: int
-    """Prompts a step, for each model."""
+    """Prompts per step, for each model."""
     loops: int
     """Loops: the paper's b."""
     window: int
@@ -31,17 +31,17 @@ class Case:
     packed: int = 1
     """Models that train side by side, each with its own prompts."""
     dtype: Dtype = "float32"
-    """Precision."""
+    """Precision of the step."""
     scale: Scale = "paper"
-    """The decoder's width, heads and dimension, as in `looped train yang24.linear --scale`."""
+    """Sets the decoder's width, heads and dimension, as in `looped train yang24.linear --scale`."""
 
     def __post_init__(self) -> None:
         if self.packed < 1:
             raise ValueError(f"`packed` must be at least 1; got {self.packed}.")
-        self.experiment()  # refuses what cannot be trained, before anything is measured
+        self.experiment()  # refuse what cannot be trained before anything is measured
 
     def experiment(self, *, steps: int = 1000, clip: float | None = 1.0, rate: float = 1e-4) -> Experiment:
-        """The paper's architecture and loss with no curriculum and a constant rate; Adam and clipping."""
+        """The paper's architecture and loss, without curriculum, at a constant rate, with Adam and clipping."""
         base = linear(self.scale)
         assert isinstance(base.model, DecoderConfig)
         model = replace(base.model, loops=self.loops, positions=max(base.model.positions, 2 * self.points))
@@ -63,14 +63,14 @@ class Case:
 
     @property
     def tokens(self) -> int:
-        """Tokens in a step, of all models together."""
+        """Tokens per step, of all models together."""
         return 2 * self.points * self.batch * self.packed
 
     @property
     def flops(self) -> int:
-        """The products of blocks with their weights, forward in every loop and backward in the window; nothing else.
+        """Only products with the blocks' weights count, forward in every loop and backward in the window.
 
-        2 * 12 D^2 * tokens * b + 4 * 12 D^2 * tokens * T,  a block's weights being 12 D^2
+        2 * 12 D^2 * tokens * b + 4 * 12 D^2 * tokens * T,  since a block has 12 D^2 weights
         """
         model = self.experiment().model
         assert isinstance(model, DecoderConfig)
@@ -79,7 +79,7 @@ class Case:
 
 
 def default_cases(scale: Scale) -> list[dict[str, int]]:
-    """A sweep over the batch, then one change at a time of b, T and length at the middle batch."""
+    """A sweep over the batch, then b, T and length changed one at a time at the middle batch."""
     base = linear(scale)
     middle = {"batch": 64, "loops": base.model.loops, "window": base.train.window, "points": base.train.points}
     if scale != "paper":
@@ -89,18 +89,18 @@ def default_cases(scale: Scale) -> list[dict[str, int]]:
 
 
 def left_out(engine: str, sizes: Mapping[str, int], sweep: Sequence[Mapping[str, int]]) -> bool:
-    """The compiled rival takes longest to set up: unless sizes were chosen it takes part in the batch's sweep alone."""
+    """Whether an engine skips a case: the compiled rival is slowest to set up, so it runs only in the batch sweep."""
     return engine == "gpt2-compile" and any(sizes[name] != sweep[0][name] for name in ("loops", "window", "points"))
 
 
 def chosen_cases(scale: Scale, **chosen: Sequence[int] | None) -> list[dict[str, int]]:
-    """Every combination of the values that were chosen, the rest as in the middle of the default sweep."""
+    """Every combination of the chosen values; the rest is as in the middle of the default sweep."""
     given = {name: list(dict.fromkeys(values)) for name, values in chosen.items() if values}
     if not given:
         return default_cases(scale)
     cases = [next(case for case in default_cases(scale) if case["batch"] == 64)]
     for name, values in given.items():
         cases = [{**case, name: value} for case in cases for value in values]
-    if "window" not in given:  # fewer loops than the usual window: all of them carry gradient
+    if "window" not in given:  # with fewer loops than the usual window, all loops carry gradient
         cases = [{**case, "window": min(case["window"], case["loops"])} for case in cases]
     return cases

@@ -1,4 +1,4 @@
-"""Times a training step: everything from sampling to the optimiser, the median over many steps, set-up apart."""
+"""Time a training step, from sampling to the optimiser: the median over many steps, without set-up."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from looped.training.run import Run
 from looped.training.trainer import Trainer
 
 WARM_UP = {"cpu": 2, "cuda": 10}
-"""Steps before the first timed one: compiling, capturing and clocks settle in them."""
-MOST = {"cpu": (50, 2.0), "cuda": (200, 2.0)}
-"""Timed steps, and seconds for them, where `steps` is not asked for; 20 steps on a GPU and 5 on a CPU come first."""
-LEAST = {"cpu": 5, "cuda": 20}
+"""Steps before the first timed one, in which compilation, capture and clock rates settle."""
+MIN_STEPS = {"cpu": 5, "cuda": 20}
+MAX_STEPS, MAX_SECONDS = {"cpu": 50, "cuda": 200}, 2.0
+"""Where the number of steps is not given: at least MIN_STEPS, then on until MAX_STEPS or MAX_SECONDS."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a training step costs."""
+    """The cost of a training step."""
 
     case: Case
     """What was measured."""
     ms: float | None
-    """Median milliseconds a step; None where the case cannot run here."""
+    """Median milliseconds per step; None if the case cannot run here."""
     spread: tuple[float, float] | None
-    """The 10th and the 90th percentile of the same."""
+    """The 10th and the 90th percentile of the milliseconds."""
     steps: int
-    """Timed steps."""
+    """How many steps were timed."""
     setup_seconds: float | None
     """From nothing to the first timed step: building, compiling, capturing, warming up."""
     memory: int | None
-    """Peak bytes: on a GPU all that torch held, on a CPU what the timed steps added; None where nobody can tell."""
+    """Peak bytes: on a GPU all that torch allocated, on a CPU what the timed steps added; None where it is unknown."""
     rate: float
     """TFLOP/s of a large matrix product in the same precision."""
     note: str = ""
@@ -57,7 +57,7 @@ class Measured:
 
     @property
     def share(self) -> float | None:
-        """Of the device's measured matrix rate."""
+        """TFLOP/s as a share of the device's measured matrix rate."""
         return None if self.tflops is None else self.tflops / self.rate
 
     def to_data(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Measured:
 def stepper(
     case: Case, device: torch.device, *, steps: int, clip: float | None = 1.0, rate: float = 1e-4
 ) -> Trainer | RivalTrainer:
-    """The engine or rival of a case, ready for its first of `steps` steps; ValueError where it cannot run here."""
+    """The engine or rival of a case, ready for the first of `steps` steps; ValueError if it cannot run here."""
     if case.dtype in ("tf32", "bfloat16") and device.type != "cuda":
         raise ValueError(f"`{case.dtype}` needs a GPU; this is a CPU. Use float32.")
     experiment = case.experiment(steps=steps, clip=clip, rate=rate)
@@ -78,13 +78,13 @@ def stepper(
         return RivalTrainer(experiment, seeds, device, compiled=case.engine == "gpt2-compile")
     if case.engine not in ENGINES:
         raise ValueError(f"there is no engine `{case.engine}`. Use one of {', '.join((*ENGINES, *RIVALS))}.")
-    # a run that is never saved needs no folder
+    # these runs are never saved, so the folder is never used
     runs = [Run(Path("bench"), replace(experiment, train=replace(experiment.train, seed=seed))) for seed in seeds]
     return Trainer(runs, device, engine=case.engine)
 
 
 def obstacle(case: Case, device: torch.device) -> str:
-    """Why a case cannot run here; empty where it can."""
+    """Why a case cannot run here; empty if it can."""
     try:
         stepper(case, device, steps=1)
     except ValueError as error:
@@ -95,7 +95,7 @@ def obstacle(case: Case, device: torch.device) -> str:
 def measure(case: Case, device: torch.device, *, rate: float, steps: int | None = None) -> Measured:
     """Build, warm up, then time `steps` steps one by one; a case that cannot run here says so in its `note`."""
     cuda = device.type == "cuda"
-    warm_up, (most, seconds) = WARM_UP[device.type], MOST[device.type]
+    warm_up, most = WARM_UP[device.type], MAX_STEPS[device.type]
     unable = Measured(case=case, ms=None, spread=None, steps=0, setup_seconds=None, memory=None, rate=rate)
     release(device)
     if cuda:
@@ -110,7 +110,7 @@ def measure(case: Case, device: torch.device, *, rate: float, steps: int | None 
             synchronize(device)
             setup = time.perf_counter() - started
             peak = _cpu_peak() if not cuda else None
-            times = timed(lambda step: trained.step(warm_up + step), device, steps=steps, most=most, seconds=seconds)
+            times = timed(lambda step: trained.step(warm_up + step), device, steps=steps)
     except torch.OutOfMemoryError:
         return replace(unable, note="out of memory")
     except ValueError as error:
@@ -127,42 +127,37 @@ def measure(case: Case, device: torch.device, *, rate: float, steps: int | None 
     )
 
 
-def timed(
-    step: Callable[[int], object], device: torch.device, *, steps: int | None, most: int, seconds: float
-) -> list[float]:
-    """Milliseconds of each step: between events on a GPU's own stream, by the clock on a CPU.
-
-    Where `steps` is None: until `most` steps or `seconds` are reached, but never fewer than LEAST.
-    """
-    least, limit = (LEAST[device.type], most) if steps is None else (steps, steps)
+def timed(step: Callable[[int], object], device: torch.device, *, steps: int | None) -> list[float]:
+    """Milliseconds of each step, between events on a GPU's stream or by the clock of a CPU; None: MIN_STEPS or more."""
+    least, limit = (MIN_STEPS[device.type], MAX_STEPS[device.type]) if steps is None else (steps, steps)
     started = time.perf_counter()
     marks: list[Any] = [_mark(device)]
     for index in range(limit):
         step(index)
         marks.append(_mark(device))
-        if index + 1 >= least and time.perf_counter() - started > seconds and steps is None:
+        if index + 1 >= least and time.perf_counter() - started > MAX_SECONDS and steps is None:
             break
     synchronize(device)
     pairs = itertools.pairwise(marks)
     if device.type == "cuda":
-        return [one.elapsed_time(other) for one, other in pairs]
-    return [1e3 * (other - one) for one, other in pairs]
+        return [start.elapsed_time(end) for start, end in pairs]
+    return [1e3 * (end - start) for start, end in pairs]
 
 
 def matrix_rate(device: torch.device, dtype: Dtype) -> float:
-    """TFLOP/s of a large product of square matrices: what the device can do at best in this precision."""
+    """TFLOP/s of a large product of square matrices: the best that the device can do in this precision."""
     size = 8192 if device.type == "cuda" else 1024
     kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     left, right = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
     with precision(dtype):
-        # the first ones choose a kernel and raise the clock
-        times = timed(lambda _: left @ right, device, steps=10, most=10, seconds=0)[3:]
+        # the first products choose a kernel and raise the clock rate
+        times = timed(lambda _: left @ right, device, steps=10)[3:]
     return 2 * size**3 / statistics.median(times) / 1e9
 
 
 @contextlib.contextmanager
 def precision(dtype: Dtype) -> Iterator[None]:
-    """TF32 products for `tf32`, and for nothing else."""
+    """Allow TF32 products for `tf32` only."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     try:
@@ -174,7 +169,7 @@ def precision(dtype: Dtype) -> Iterator[None]:
 
 
 def release(device: torch.device) -> None:
-    """Give back what earlier cases held."""
+    """Free the memory of earlier cases."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -195,15 +190,17 @@ def _mark(device: torch.device) -> Any:
 
 
 def _cpu_peak() -> Callable[[], int] | None:
-    """Start watching this process's memory; the answer is by how much its peak rose. None where Linux does not help."""
+    """Start watching this process's memory; call the result for how much its peak rose. None except on Linux."""
 
     def status(name: str) -> int:
         lines = Path("/proc/self/status").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # memory kept for later would hide what the steps need
-        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from here
+        ctypes.CDLL("libc.so.6").malloc_trim(
+            0
+        )  # free memory that the allocator has in reserve would hide what the steps need
+        Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = status("VmRSS:")
         status("VmHWM:")
     except (OSError, AttributeError, StopIteration):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from looped.bench.cases import Case
 from looped.bench.measure import Measured
 from looped.bench.rivals import RIVALS
 from looped.evaluation.lines import DASHES, finish, log_y, reference_line
@@ -17,66 +18,66 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LABELS = {"gpt2": "GPT2Model, eager", "gpt2-compile": "GPT2Model, torch.compile"}
-"""How rivals are called in a figure."""
+"""The rivals' names in a figure."""
 
 
-def table(found: Sequence[Measured], title: str) -> Table:
+def table(results: Sequence[Measured], title: str) -> Table:
     """A row for each case that could run; `speed` is how many times faster it is than GPT2Model in eager PyTorch."""
-    found = [one for one in found if one.ms is not None]
+    results = [result for result in results if result.ms is not None]
     rows = Table(title=title)
     names = ("engine", "precision", "batch", "b", "T", "points", "models", "ms a step", "TFLOP/s", "share", "memory")
     for name in (*names, "set-up", "speed"):
         rows.add_column(name, justify="left" if name in ("engine", "precision") else "right")
-    for index, one in enumerate(found):
-        case = one.case
-        last = index + 1 == len(found) or _place(found[index + 1]) != _place(one)
+    for index, result in enumerate(results):
+        case = result.case
+        last = index + 1 == len(results) or _sizes(results[index + 1]) != _sizes(result)
         sizes = (case.batch, case.loops, case.window, case.points, case.packed)
-        rows.add_row(case.engine, case.dtype, *map(str, sizes), *_numbers(one, _eager(one, found)), end_section=last)
+        numbers = _numbers(result, _eager(result, results))
+        rows.add_row(case.engine, case.dtype, *map(str, sizes), *numbers, end_section=last)
     return rows
 
 
-def _numbers(one: Measured, eager: Measured | None) -> list[str]:
-    assert one.ms is not None
-    assert one.tflops is not None
-    assert one.share is not None
-    memory = "" if one.memory is None else f"{one.memory / 2**20:,.0f} MiB"
-    speed = "" if eager is None or eager.ms is None else f"{eager.ms / one.ms:.3g}x"
-    return [f"{one.ms:.4g}", f"{one.tflops:.3g}", f"{one.share:.1%}", memory, f"{one.setup_seconds:.1f} s", speed]
+def _numbers(result: Measured, eager: Measured | None) -> list[str]:
+    assert result.ms is not None
+    assert result.tflops is not None
+    assert result.share is not None
+    memory = "" if result.memory is None else f"{result.memory / 2**20:,.0f} MiB"
+    speed = "" if eager is None or eager.ms is None else f"{eager.ms / result.ms:.3g}x"
+    rates = [f"{result.ms:.4g}", f"{result.tflops:.3g}", f"{result.share:.1%}"]
+    return [*rates, memory, f"{result.setup_seconds:.1f} s", speed]
 
 
-def notes(found: Sequence[Measured]) -> list[str]:
-    """Why cases have no numbers: each engine's reason once, with the cases where it is not all of them."""
-    missing: dict[tuple[str, str], list[Measured]] = {}
-    for one in found:
-        if one.ms is None:
-            missing.setdefault((one.case.engine, one.note), []).append(one)
+def notes(results: Sequence[Measured]) -> list[str]:
+    """Why cases have no numbers: each engine's reasons, and the cases unless it is all of them."""
+    missing: dict[tuple[str, str], list[Case]] = {}
+    for result in results:
+        if result.ms is None:
+            missing.setdefault((result.case.engine, result.note), []).append(result.case)
     lines = []
-    for (engine, note), own in missing.items():
-        every = len(own) == sum(one.case.engine == engine for one in found)
-        cases = "; ".join(
-            f"batch {c.batch}, b={c.loops}, T={c.window}, {c.points} points" for c in (o.case for o in own)
-        )
-        lines.append(f"{engine}: {note}" if every else f"{engine}: {note} ({cases})")
+    for (engine, note), cases in missing.items():
+        every = len(cases) == sum(result.case.engine == engine for result in results)
+        sizes = "; ".join(f"batch {c.batch}, b={c.loops}, T={c.window}, {c.points} points" for c in cases)
+        lines.append(f"{engine}: {note}" if every else f"{engine}: {note} ({sizes})")
     return lines
 
 
-def bench_figure(found: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
+def bench_figure(results: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
     """Milliseconds a step and TFLOP/s against the batch, at the loops, window and length with the most batches."""
-    done = [one for one in found if one.ms is not None]
+    done = [result for result in results if result.ms is not None]
     if not done:
         raise ValueError("nothing could be measured, so there is nothing to draw.")
-    series = Counter(_series(one) for one in done).most_common(1)[0][0]
-    shown = [one for one in done if _series(one) == series]
+    series = Counter(_series(result) for result in done).most_common(1)[0][0]
+    shown = [result for result in done if _series(result) == series]
     loops, window, points, packed, dtype = series
     with blank(size) as figure:
         left, right = figure.subplots(1, 2)
-        for index, engine in enumerate(dict.fromkeys(one.case.engine for one in shown)):
-            own = sorted((one for one in shown if one.case.engine == engine), key=lambda one: one.case.batch)
+        for index, engine in enumerate(dict.fromkeys(result.case.engine for result in shown)):
+            curve = sorted((r for r in shown if r.case.engine == engine), key=lambda result: result.case.batch)
             look = {"color": PALETTE[index % 6], "linestyle": DASHES[index % 6], "marker": "o", "markersize": 3.5}
-            batches, label = [one.case.batch for one in own], LABELS.get(engine, engine)
-            left.plot(batches, [one.ms for one in own], label=label, **look)
-            right.plot(batches, [one.tflops for one in own], label=label, **look)
-        batches = sorted({one.case.batch for one in shown})
+            batches, label = [result.case.batch for result in curve], LABELS.get(engine, engine)
+            left.plot(batches, [result.ms for result in curve], label=label, **look)
+            right.plot(batches, [result.tflops for result in curve], label=label, **look)
+        batches = sorted({result.case.batch for result in shown})
         reference_line(right, batches, [shown[0].rate] * len(batches), "a large matrix product", marker="")
         models = f", {packed} models" if packed > 1 else ""
         for ax in (left, right):
@@ -91,15 +92,15 @@ def bench_figure(found: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
     return figure
 
 
-def _place(one: Measured) -> tuple[object, ...]:
-    case = one.case
-    return (case.batch, *_series(one))
+def _sizes(result: Measured) -> tuple[object, ...]:
+    return (result.case.batch, *_series(result))
 
 
-def _series(one: Measured) -> tuple[int, int, int, int, str]:
-    case = one.case
+def _series(result: Measured) -> tuple[int, int, int, int, str]:
+    case = result.case
     return case.loops, case.window, case.points, case.packed, case.dtype
 
 
-def _eager(one: Measured, found: Sequence[Measured]) -> Measured | None:
-    return next((other for other in found if other.case.engine == RIVALS[0] and _place(other) == _place(one)), None)
+def _eager(result: Measured, results: Sequence[Measured]) -> Measured | None:
+    """The eager rival's result at the same sizes."""
+    return next((r for r in results if r.case.engine == RIVALS[0] and _sizes(r) == _sizes(result)), None)

@@ -1,8 +1,8 @@
-"""What a person would use instead: Hugging Face's `GPT2Model`, looped through `inputs_embeds`, eager or compiled.
+"""What people would use instead: Hugging Face's `GPT2Model`, looped through `inputs_embeds`, eager or compiled.
 
-Equal mathematics: the same prompts, read-in, positions and final LayerNorm inside every loop, window of loss and of
-gradient, clipping and Adam; the same start for the same seed. Adam is fused, as ours; attention is the model's default,
-PyTorch's own fused one; the activation is GPT-2's default.
+The mathematics is equal: the same prompts, read-in, positions and final LayerNorm inside every loop, window of loss and
+of gradient, clipping and Adam; the same initial weights for the same seed. Adam is fused, like ours; attention is the
+model's default, PyTorch's fused kernel; the activation is GPT-2's default.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RIVALS = ("gpt2", "gpt2-compile")
 
 
 def transformers() -> Any:
-    """The package, or one line that says how to get it."""
+    """The package; without it, an error that says how to install it."""
     try:
         import transformers
     except ImportError:
@@ -37,7 +37,7 @@ def transformers() -> Any:
 
 
 class LoopedGPT2(nn.Module):
-    """yang24's looped decoder out of ready parts; parameters are named as in the published program.
+    """yang24's looped decoder from ready parts; parameters are named as in the published program.
 
     Y <- GPT2Model(inputs_embeds = Y + P),  Y_0 = 0
     """
@@ -54,15 +54,17 @@ class LoopedGPT2(nn.Module):
         )
         self._read_in = nn.Linear(config.d, config.width)
         self._backbone = package.GPT2Model(settings)
-        self._backbone.wte.weight.requires_grad_(False)  # `inputs_embeds` goes around it
+        self._backbone.wte.weight.requires_grad_(False)  # `inputs_embeds` bypasses it
         self._read_out = nn.Linear(config.width, 1)
         self.run = torch.compile(self._backbone, dynamic=False) if compiled else self._backbone
 
-    def forward(self, prompt: Prompt, *, loops: int, window: int, half: bool = False) -> Float[Tensor, "kept batch n"]:
+    def forward(
+        self, prompt: Prompt, *, loops: int, window: int, half: bool = False
+    ) -> Float[Tensor, "window batch n"]:
         """Predictions after each of the last `window` loops, which alone carry gradient; `half`: bf16 autocast."""
 
         def precision():
-            # entered anew after the prefix: autocast keeps its bf16 weights, and those of no_grad have no gradient
+            # entered again after the prefix: autocast caches its bf16 weights, and those of no_grad have no gradient
             return torch.autocast(prompt.xs.device.type, torch.bfloat16) if half else contextlib.nullcontext()
 
         tokens = interleave(prompt)
@@ -72,15 +74,15 @@ class LoopedGPT2(nn.Module):
             with torch.no_grad():
                 for _ in range(loops - window):
                     state = self.run(inputs_embeds=state + embedded).last_hidden_state
-        kept = []
+        answers = []
         with precision():
             for _ in range(window):
                 state = self.run(inputs_embeds=state + embedded).last_hidden_state
-                kept.append(self._read_out(state[:, ::2]).squeeze(-1))
-        return torch.stack(kept).to(prompt.ys.dtype)
+                answers.append(self._read_out(state[:, ::2]).squeeze(-1))
+        return torch.stack(answers).to(prompt.ys.dtype)
 
     def load(self, ours: LoopedDecoder) -> None:
-        """Take the weights of our decoder; a Conv1D of transformers holds (in, out)."""
+        """Copy the weights of our decoder; a Conv1D of transformers has shape (in, out)."""
         weights = ours.state_dict()
         with torch.no_grad():
             for name, parameter in self.trained().items():
@@ -88,8 +90,12 @@ class LoopedGPT2(nn.Module):
                 parameter.copy_(value.T if _flipped(name) else value)
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """The parameters that training moves, by name."""
-        return {name: one for name, one in self.named_parameters() if not IGNORED.fullmatch(name) and one.requires_grad}
+        """The parameters that are trained, by name."""
+        return {
+            name: parameter
+            for name, parameter in self.named_parameters()
+            if not IGNORED.fullmatch(name) and parameter.requires_grad
+        }
 
 
 def _flipped(name: str) -> bool:
@@ -98,7 +104,7 @@ def _flipped(name: str) -> bool:
 
 
 class RivalTrainer:
-    """The training step as a user of transformers writes it; several models take their steps one after another."""
+    """The training step as a user of transformers writes it; several models take their steps in turn."""
 
     def __init__(self, experiment: Experiment, seeds: Sequence[int], device: torch.device, *, compiled: bool = False):
         assert isinstance(experiment.model, DecoderConfig)
@@ -108,13 +114,13 @@ class RivalTrainer:
         if self.config.grad != self.config.window:
             raise ValueError("the rival has one window: `grad` and `window` must agree.")
         if compiled:
-            torch.compiler.reset()  # each case is compiled for its own shapes, and none counts against a limit
+            torch.compiler.reset()  # compile each case for its own shapes, without reaching the limit on recompilations
         self.models = [self._build(experiment.model, seed, device, compiled) for seed in seeds]
         options = {"lr": self.config.optimizer.learning_rate, "betas": self.config.optimizer.betas, "fused": True}
         self.optimizers = [torch.optim.Adam(model.trained().values(), **options) for model in self.models]
         self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in seeds]
         self.loss = torch.zeros(len(seeds), device=device)
-        """The last step's, model by model."""
+        """The loss of the last step, one per model."""
 
     def step(self, step: int) -> None:
         """Sample, loop, loss, backward, clip, Adam."""
@@ -137,9 +143,9 @@ class RivalTrainer:
         return self.task.error(outputs, prompt).mean()
 
     def moments(self) -> list[dict[str, Tensor]]:
-        """Adam's running means of the gradients, model by model, under the names and in the layout of our decoder."""
+        """Adam's running means of the gradients for each model, in the names and layout of our decoder."""
         return [
-            renamed({name: adam.state[one]["exp_avg"] for name, one in model.trained().items()}, flipped=True)
+            renamed({name: adam.state[weight]["exp_avg"] for name, weight in model.trained().items()}, flipped=True)
             for model, adam in zip(self.models, self.optimizers, strict=True)
         ]
 

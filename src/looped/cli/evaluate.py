@@ -31,7 +31,7 @@ from looped.evaluation.cache import cached
 from looped.evaluation.curves import Evaluation, baselines_for, slow_baselines_for
 from looped.evaluation.curves import evaluate as evaluate_model
 from looped.evaluation.saved import save_evaluation
-from looped.recipes import experiment as find_experiment
+from looped.recipes import setup as find_setup
 from looped.tasks.shifts import Shift, Shifted, shifts_by_name
 from looped.tasks.task import Task
 
@@ -126,7 +126,7 @@ def _judged_task(
         raise ValueError(
             f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
         )
-    task = find_experiment(recipe, scale).task if recipe else chosen.task
+    task = find_setup(recipe, scale).task if recipe else chosen.task
     stray = [setting for setting in settings if not setting.startswith("task.")]
     if stray:
         raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")

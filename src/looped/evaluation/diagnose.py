@@ -130,7 +130,7 @@ def diagnose(
     if overflow is None:
         radii = spectral_radius(model, state, context, t=loops, generator=generator)
         radii = radii if bool(radii.isfinite().all()) else None
-        if getattr(model.config, "inject", "none") != "none":
+        if model.config.injects:
             distances = _start_distances(model, state, context, loops, starts, generator)
     diagnosis = Diagnosis(
         task=repr(task),

@@ -64,8 +64,9 @@ def measure_errors(
     baseline the CPU and float32.
     """
     like = weight_of(predict) if isinstance(predict, LoopedModel) else torch.empty(0)
-    shifted = Shifted(task=task, shifts=tuple(shifts))
-    questions = draw_questions(shifted, points=points, prompts=prompts, seed=seed)
+    shifts = tuple(shifts)
+    drawn_from = Shifted(task=task, shifts=shifts) if shifts else task
+    questions = draw_questions(drawn_from, points=points, prompts=prompts, seed=seed)
     questions = questions.to(like.device if device is None else device).to(like.dtype if dtype is None else dtype)
     return errors_of(predict, task, questions, loops=loops, max_loops=max_loops)
 

@@ -241,7 +241,7 @@ class _Reader:
         loops: int | None,
         dtype: torch.dtype,
     ):
-        if not getattr(model.config, "causal", True) or getattr(model.config, "query", "every") != "every":
+        if not model.causal:
             raise ValueError(
                 "only causal models can be probed: in this model the state of an early token knows later pairs."
             )

@@ -143,15 +143,3 @@ def stack(models: Sequence[M]) -> M:
         values = torch.stack([model.get_parameter(name).detach() for model in models])
         setattr(stacked.get_submodule(owner), leaf, nn.Parameter(values, requires_grad=parameter.requires_grad))
     return stacked
-
-
-def unstack(model: M) -> list[M]:
-    """Split what `stack` put together into single models."""
-    count = next(model.parameters()).shape[0]
-    singles = [copy.deepcopy(model) for _ in range(count)]
-    for name, parameter in model.named_parameters():
-        owner, _, leaf = name.rpartition(".")
-        for single, value in zip(singles, parameter.detach(), strict=True):
-            weight = nn.Parameter(value.clone(), requires_grad=parameter.requires_grad)
-            setattr(single.get_submodule(owner), leaf, weight)
-    return singles

@@ -104,6 +104,26 @@ class KernelTransformerConfig(ModelConfig):
         """A model with normal weights."""
         return KernelTransformer(self)
 
+    @property
+    def input_d(self) -> int:
+        """`d`."""
+        return self.d
+
+    @property
+    def max_examples(self) -> int | None:
+        """One position to an example; any number without positions."""
+        return self.positions or None
+
+    @property
+    def reads_query_last(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def hides_labels(self) -> bool:
+        """`hide_label`."""
+        return self.hide_label
+
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = {"d": self.d, "layers": self.layers, "heads": len(self.heads), "models": self.models or 1}

@@ -112,6 +112,11 @@ class RepresentationRegression(_FixedNetwork):
     Ref: gao24, Sec. 3.1 and 5.1 (noise 0, 0.1 or 1).
     """
 
+    @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
+
     @cached_property
     def label_variance(self) -> float:
         """E|Phi(x)|^2 + noise^2; the first term is a mean over fixed draws of x, good to about 1e-3."""
@@ -155,6 +160,11 @@ class AutoRegression(_FixedNetwork, SequenceTask):
     def num_inputs(self) -> int:
         """Length of what Phi reads: `order` states."""
         return self.order * self.d
+
+    @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
 
     @property
     def label_variance(self) -> float:

@@ -119,7 +119,7 @@ class Shifted(Task):
             raise ValueError(f"only tasks of pairs (x, y) can be shifted; {type(self.task).__name__} gives sequences.")
         if not self.shifts:
             return Questions(drawn)
-        noise = getattr(self.task, "noise", 0.0)
+        noise = self.task.label_noise
 
         def labels(xs: Tensor) -> Tensor:
             if xs is drawn.xs:  # also for tasks that cannot label new x
@@ -145,7 +145,7 @@ class Shifted(Task):
     def _draw(
         self, xs: Tensor, labels: Callable[[Tensor], Tensor], mask: Float[Tensor, "d"], generator: torch.Generator
     ) -> Draw:
-        noise = getattr(self.task, "noise", 0.0)
+        noise = self.task.label_noise
         variance, degree = self.task.label_variance, self.task.degree
         return Draw(xs, xs, labels, variance, noise, degree, mask, mask.sum(), generator)
 

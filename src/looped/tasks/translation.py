@@ -73,6 +73,11 @@ class Translation(SequenceTask):
             raise ValueError(f"`limit` must be at least 1; got {self.limit}.")
 
     @property
+    def vocabulary_size(self) -> int:
+        """`vocabulary`."""
+        return self.vocabulary
+
+    @property
     def label_variance(self) -> float:
         """1: the error is a cross entropy, in nats; equal logits have error log(vocabulary)."""
         return 1.0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.experiment import Experiment, TrainConfig
+from looped.experiment import Experiment
 from looped.functional.streams import stream
 from looped.prompt import AnyPrompt, join
 from looped.tasks.task import SequenceTask
@@ -34,10 +34,10 @@ class Batches:
     """Draws a stack's prompts, one model's after the other: each model has a random stream of its own."""
 
     def __init__(
-        self, experiment: Experiment, config: TrainConfig, seeds: Sequence[int], *,
+        self, experiment: Experiment, seeds: Sequence[int], *,
         device: torch.device, dtype: torch.dtype, causal: bool,
     ):  # fmt: skip
-        self.experiment, self.config, self.task = experiment, config, experiment.task
+        self.experiment, self.config, self.task = experiment, experiment.train, experiment.task
         self.device, self.dtype, self.causal = device, dtype, causal
         self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in seeds]
         self.pool = self._draw_pool(seeds)
@@ -56,9 +56,8 @@ class Batches:
 
     def loops(self, step: int) -> tuple[int, dict[str, Any]]:
         """The loops of a step, and how many of them carry gradient and enter the loss."""
-        config = self.config
         loops = self.experiment.loops_at(step)
-        return loops, config.windows(loops)
+        return loops, self.config.windows(loops)
 
     def draw(self, now: Now) -> AnyPrompt:
         """Prompts, fresh or out of the pool, with the weights of their pairs; each model has its own."""

@@ -1,4 +1,4 @@
-"""Does the same seed give the same weights here, bit for bit? Train a few steps twice and look."""
+"""Does the same seed give the same weights here, bit for bit? Train a few steps twice and compare."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Difference:
     """The first tensor that differs."""
 
     name: str
-    """Which one: weights come first, then the optimiser's state and the random state."""
+    """Its name; weights are compared first, then the optimiser's state and the random state."""
     size: float
-    """Largest absolute difference; nan where one is not a number in one of them alone."""
+    """Largest absolute difference; nan where a value is nan in one training alone."""
     tensors: int
     """How many tensors differ."""
     of: int
@@ -38,10 +38,10 @@ def check_determinism(
     device: torch.device | str = "cpu",
     engine: str = "auto",
 ) -> Difference | None:
-    """Train `steps` steps twice from the start and compare all that training changed; None where it is equal."""
-    own = experiment.train.seed
-    members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds or [own]]
-    first, second = (_few(members, min(steps, experiment.train.steps), device, engine) for _ in range(2))
+    """Train `steps` steps twice from the start and compare everything; None where all of it is equal."""
+    seeds = seeds or [experiment.train.seed]
+    members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
+    first, second = (_train_briefly(members, min(steps, experiment.train.steps), device, engine) for _ in range(2))
     different = [name for name, value in first.items() if not _equal(value, second[name])]
     if not different:
         return None
@@ -50,19 +50,21 @@ def check_determinism(
     return Difference(name=name, size=float(size), tensors=len(different), of=len(first))
 
 
-def _few(members: Sequence[Experiment], steps: int, device: torch.device | str, engine: str) -> dict[str, Tensor]:
+def _train_briefly(
+    members: Sequence[Experiment], steps: int, device: torch.device | str, engine: str
+) -> dict[str, Tensor]:
     """Everything a trainer holds after `steps` steps; nothing is written."""
     team = join(device)
     with tempfile.TemporaryDirectory() as folder:  # empty: a run that has no checkpoint starts fresh
-        runs = [Run(Path(folder) / one.hash, one) for one in members]
+        runs = [Run(Path(folder) / member.hash, member) for member in members]
         trainer = Trainer(runs, team.place(device), engine, team)
         for step in range(steps):
             trainer.step(step)
     state = {f"optimizer {name}": value for name, value in trainer.optimizers.tensors().items()}
-    random = {f"generator {index}": one.get_state() for index, one in enumerate(trainer.batches.generators)}
+    random = {f"generator {index}": source.get_state() for index, source in enumerate(trainer.batches.generators)}
     return {name: value.clone() for name, value in {**trainer.weights(), **state, **random}.items()}
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    """The same bits: a nan equals itself."""
-    return torch.equal(one.contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8))
+def _equal(left: Tensor, right: Tensor) -> bool:
+    """Whether the bits are the same: a nan equals itself."""
+    return torch.equal(left.contiguous().view(-1).view(torch.uint8), right.contiguous().view(-1).view(torch.uint8))

@@ -1,8 +1,8 @@
-"""Several processes train one run: every rank draws the whole batch, keeps its rows, and adds up the gradients.
+"""Several processes train one run: every rank draws the whole batch, computes its rows, and adds up the gradients.
 
     torchrun --nproc-per-node 2 -m looped train RECIPE
 
-Rank 0 alone writes files and speaks; results equal one process's up to the order in which rows are summed.
+Only rank 0 writes files and prints; results equal those of one process up to the order in which rows are summed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from looped.training.folder import Checkpoint, read_checkpoint
 from looped.training.run import Run
 
 TIMEOUT = "LOOPED_RANK_TIMEOUT"
-"""Environment variable: seconds after which a rank that does not answer counts as lost; 300 where it is not set."""
+"""Environment variable: seconds after which a rank that does not answer counts as lost; default 300."""
 
 
 class LostRank(Exception):
@@ -38,31 +38,31 @@ class LostRank(Exception):
 
 @dataclass(frozen=True)
 class Team:
-    """The ranks that train together; a process on its own is a team of one that never waits."""
+    """The ranks that train together; a process on its own is a team of one and never waits."""
 
     rank: int = 0
     """This process's number."""
     size: int = 1
     """How many there are."""
     joined: bool = False
-    """This is a torchrun job: even one rank then goes the way of many."""
+    """Whether this is a torchrun job, even one of a single rank."""
 
     @property
     def leads(self) -> bool:
-        """Rank 0 writes the files."""
+        """Whether this rank writes the files: rank 0 does."""
         return self.rank == 0
 
     def place(self, device: torch.device | str) -> torch.device:
-        """The device of this rank: a GPU each."""
+        """The device of this rank: every rank has its own GPU."""
         device = torch.device(device)
         return torch.device("cuda", _local_rank()) if self.joined and device.type == "cuda" else device
 
     def open(self, path: Path, experiment: Experiment) -> Run:
-        """The run folder, which rank 0 makes and writes and the others only look at."""
+        """The run folder: rank 0 makes and writes it, the others only read it."""
         return Run.create(path, experiment) if self.leads else Onlooker(path, experiment)
 
     def lock(self, run: Run) -> contextlib.AbstractContextManager[None]:
-        """Rank 0's lock stands for the whole team."""
+        """The lock of a run; rank 0 holds it for the whole team."""
         return locked(run.path / "lock", str(run.path)) if self.leads else contextlib.nullcontext()
 
     def checkpoints(self, runs: Sequence[Run], find: Callable[[], list[Checkpoint | None]]) -> list[Checkpoint | None]:
@@ -70,7 +70,7 @@ class Team:
         if not self.joined:
             return find()
         latest = find() if self.leads else []
-        steps = torch.tensor([-1 if one is None else one.step for one in latest] or [-1] * len(runs))
+        steps = torch.tensor([-1 if saved is None else saved.step for saved in latest] or [-1] * len(runs))
         with self._others():
             dist.broadcast(steps, src=0)
         if self.leads:
@@ -87,13 +87,13 @@ class Team:
         """Refuse ranks that do not start from the same state: they would train different models."""
         if not self.joined:
             return
-        states = {f"generator {index}": one.get_state() for index, one in enumerate(generators)}
-        own = digest({name: value.cpu() for name, value in {**weights, **states}.items()}, "")
-        mine = torch.tensor(list(bytes.fromhex(own)), dtype=torch.uint8)
+        states = {f"generator {index}": generator.get_state() for index, generator in enumerate(generators)}
+        state = digest({name: value.cpu() for name, value in {**weights, **states}.items()}, "")
+        mine = torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8)
         everyone = [torch.empty_like(mine) for _ in range(self.size)]
         with self._others():
             dist.all_gather(everyone, mine)
-        other = next((rank for rank, one in enumerate(everyone) if not torch.equal(one, everyone[0])), None)
+        other = next((rank for rank, theirs in enumerate(everyone) if not torch.equal(theirs, everyone[0])), None)
         if other is not None:
             raise ValueError(
                 f"rank {other} does not start from the same weights and random state as rank 0. Give all ranks the "
@@ -101,7 +101,7 @@ class Team:
             )
 
     def rows(self, prompt: P, *, stacked: bool = False) -> P:
-        """Of the whole batch the rows of this rank: as many as the others', or one more."""
+        """The rows of the batch that this rank computes: as many as the other ranks, or one more."""
         batch = prompt.places[-2]
         if batch < self.size:
             raise ValueError(
@@ -109,45 +109,44 @@ class Team:
             )
         if self.size == 1:
             return prompt
-        own = slice(self.rank * batch // self.size, (self.rank + 1) * batch // self.size)
-        return prompt.rows((slice(None), own) if stacked else own)
+        rows = slice(self.rank * batch // self.size, (self.rank + 1) * batch // self.size)
+        return prompt.rows((slice(None), rows) if stacked else rows)
 
     def add(self, *tensors: Tensor) -> None:
-        """Put the sum over all ranks into each tensor, as one message."""
+        """Replace each tensor by its sum over all ranks, in one message."""
         if not self.joined:
             return
-        flat = torch.cat([one.reshape(-1) for one in tensors])
+        flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
         with self._others():
             dist.all_reduce(flat)
-        for one, total in zip(tensors, flat.split([one.numel() for one in tensors]), strict=True):
-            one.copy_(total.view_as(one))
+        for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(total.view_as(tensor))
 
     def add_gradients(self, model: torch.nn.Module) -> None:
-        """Put the sum over all ranks into every gradient."""
+        """Replace every gradient by its sum over all ranks."""
         self.add(*(parameter.grad for parameter in model.parameters() if parameter.grad is not None))
 
-    def any(self, said: bool) -> bool:
-        """Whether any rank says so; on the CPU, so that no GPU is waited for, and a rank that died is noticed."""
+    def any(self, here: bool) -> bool:
+        """Whether it is true on any rank; asked on the CPU, so that no GPU is waited for and a dead rank is noticed."""
         if not self.joined:
-            return said
-        told = torch.tensor(int(said))
+            return here
+        anywhere = torch.tensor(int(here))
         with self._others():
-            dist.all_reduce(told, op=dist.ReduceOp.MAX)
-        return bool(told)
+            dist.all_reduce(anywhere, op=dist.ReduceOp.MAX)
+        return bool(anywhere)
 
     @contextlib.contextmanager
     def reporting(self, runs: Sequence[Run]) -> Iterator[None]:
-        """A lost rank is one line that also says where the run stands and what to do."""
+        """Add to the error of a lost rank where the run stands and what to do."""
         try:
             yield
         except LostRank as error:
-            path, steps = runs[0].path, runs[0].steps
-            where = f"its last checkpoint is of step {steps[-1]}" if steps else "it has no checkpoint yet"
-            raise LostRank(f"{error} {path} is whole; {where}. Go on with the same command.") from None
+            run = runs[0]
+            raise LostRank(f"{error} {run.path} is whole; {run.progress}. Go on with the same command.") from None
 
     @contextlib.contextmanager
     def _others(self) -> Iterator[None]:
-        """Around every message: a rank that is gone is a `LostRank`."""
+        """Raise `LostRank` where a message fails because another rank is gone."""
         try:
             yield
         except RuntimeError as error:
@@ -158,11 +157,11 @@ class Team:
 
 
 ALONE = Team()
-"""One process."""
+"""The team of a process on its own."""
 
 
 class Onlooker(Run):
-    """A run folder that rank 0 writes: seen here, never touched."""
+    """A run folder that rank 0 writes and this rank only reads."""
 
     def latest(self, *, mend: bool = False) -> Checkpoint | None:
         """The last whole checkpoint."""
@@ -181,35 +180,35 @@ def launched() -> bool:
 
 
 def leads() -> bool:
-    """Whether this process is the one that speaks."""
+    """Whether this process prints: rank 0, or a process on its own."""
     return not launched() or os.environ.get("RANK", "0") == "0"
 
 
 def join(device: torch.device | str) -> Team:
-    """The team of this process: of torchrun's ranks, or alone."""
+    """The team of this process: all ranks of its torchrun job, or itself."""
     return _join(torch.device(device).type) if launched() else ALONE
 
 
 @functools.cache
 def _join(kind: str) -> Team:
-    """Meet the other ranks: gloo between CPUs, NCCL between GPUs; by loopback where all are on this machine."""
+    """Connect to the other ranks: gloo between CPUs, NCCL between GPUs; by loopback where all are on this machine."""
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if kind == "cuda":
         if (count := torch.cuda.device_count()) <= _local_rank():
-            asked = os.environ.get("LOCAL_WORLD_SIZE", size)
-            raise ValueError(f"{asked} ranks need as many GPUs; here is {count}. Use --nproc-per-node {count}.")
+            ranks = os.environ.get("LOCAL_WORLD_SIZE", size)
+            raise ValueError(f"{ranks} ranks need as many GPUs; got {count}. Use --nproc-per-node {count}.")
         torch.cuda.set_device(_local_rank())
     if size == int(os.environ.get("LOCAL_WORLD_SIZE", 0)):
         loopback = "lo0" if sys.platform == "darwin" else "lo"
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, loopback)
     try:
-        # numbers on the CPU travel by gloo in any case: stopping, and noticing a dead rank, must not wait for a GPU
+        # gloo for numbers on the CPU in any case: stopping and noticing a dead rank must not wait for a GPU
         backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=_timeout()))
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise LostRank(f"rank {rank} of {size} cannot meet the others: {reason}. Start the job again.") from None
+        raise LostRank(f"rank {rank} of {size} cannot reach the others: {reason}. Start the job again.") from None
     atexit.register(dist.destroy_process_group)
     return Team(rank, size, joined=True)
 
@@ -219,7 +218,7 @@ def _local_rank() -> int:
 
 
 def _timeout() -> float:
-    """Seconds."""
+    """Seconds after which a silent rank is lost."""
     text = os.environ.get(TIMEOUT, "300")
     try:
         seconds = float(text)

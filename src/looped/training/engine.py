@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 ENGINES = ("plain", "graph", "fused")
 """By name, slowest first."""
-MOST_GRAPHS = 16
-"""More captured graphs than this are a schedule that should be coarser: each holds its own memory."""
+MAX_GRAPHS = 16
+"""A training that needs more captured graphs has too fine a schedule: every graph holds memory."""
 
 
 class Plain:
-    """Every operation as Python reaches it."""
+    """Runs every operation as Python reaches it."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -64,12 +64,12 @@ class Graphs:
         self.pool: Any = torch.cuda.graph_pool_handle()
         self.graphs: dict[Hashable, Any] = {}
         self.warm: set[Hashable] = set()
-        self.held: dict[int | None, Any] = {}
+        self.saved_tensors: dict[int | None, Any] = {}
         self.counter = torch.zeros((), dtype=torch.int64, device=trainer.device)
         self.next = 0
         self.table: Tensor | None = None
         self.draws = trainer.config.pool is None and not trainer.task.captured
-        """Prompts are drawn outside the graphs, and copied to where they read them."""
+        """Whether prompts are drawn outside the graphs, and copied to where the graphs read them."""
 
     def step(self, step: int) -> None:
         """Replay the step; the first one of a new shape runs plainly, the second is captured."""
@@ -90,14 +90,17 @@ class Graphs:
             return
         if self.draws:
             self._put(cut, self._draw(cut, self._now()))
-        elif trainer.config.depth is None:  # always the same loops: one graph for all of it
+        elif trainer.config.depth is None:  # the number of loops never changes: one graph for the whole step
             self._replay(("step", cut), lambda: self._plainly(cut, ahead, last, windows))
             return
         self._replay(begin, lambda: self._begin(cut))
         for _ in range(ahead):
             self._replay(loop, lambda: self._loop(cut))
         self._replay(
-            finish, lambda: self._finish(self.held[cut][0], self.held[cut][2] if ahead else None, last, windows)
+            finish,
+            lambda: self._finish(
+                self.saved_tensors[cut][0], self.saved_tensors[cut][2] if ahead else None, last, windows
+            ),
         )
 
     def _plainly(self, cut: int | None, ahead: int, last: int, windows: dict[str, Any]) -> None:
@@ -108,15 +111,15 @@ class Graphs:
         self._learn(prompt, passes.whole(prompt, ahead=ahead, loops=last, **windows), now)
 
     def _begin(self, cut: int | None) -> None:
-        """Under capture: what it makes stays where the other graphs of this cut read it."""
+        """Draw and embed, under capture; the other graphs of this prompt length read the tensors where they lie."""
         passes = self.trainer.passes
         passes.refresh()
-        prompt = self.held[cut][0] if self.draws else self._draw(cut, self._now())
+        prompt = self.saved_tensors[cut][0] if self.draws else self._draw(cut, self._now())
         context, state = passes.begin(prompt)
-        self.held[cut] = (prompt, context, tree_map(torch.clone, state))
+        self.saved_tensors[cut] = (prompt, context, tree_map(torch.clone, state))
 
     def _loop(self, cut: int | None) -> None:
-        _, context, state = self.held[cut]
+        _, context, state = self.saved_tensors[cut]
         for old, new in zip(leaves(state), leaves(self.trainer.passes.loop(state, context)), strict=True):
             if new is not old:
                 old.copy_(new)
@@ -136,12 +139,12 @@ class Graphs:
         assert self.table is not None
         rate, dims, points, decay = self.table.index_select(0, self.counter.view(1))[0].unbind()
         config = self.trainer.config
-        # what no schedule changes is a plain number: nothing is computed on the device with it
+        # a plain number where no schedule changes it: nothing is then computed on the device
         points = config.points if config.active_points is None else points
         return Now(self.counter, rate, None if config.dims is None else dims, points, decay)
 
     def _table(self) -> Tensor:
-        """Every step's numbers on the device: nothing is copied there while training runs."""
+        """The numbers of all steps, on the device: nothing is copied there while training runs."""
         rows = [self.trainer.batches.now(step) for step in range(self.trainer.config.steps)]
         numbers = [(row.rate, row.dims or 0, row.points, row.decay) for row in rows]
         return torch.tensor(numbers, dtype=torch.float32, device=self.trainer.device)
@@ -158,7 +161,7 @@ class Graphs:
             graph.register_generator_state(generator)
         torch.cuda.synchronize(self.trainer.device)
         collects = gc.isenabled()
-        gc.disable()  # a finished training's graphs, collected just now, would be destroyed, and that breaks a capture
+        gc.disable()  # the graphs of a finished training could be collected now, and destroying them breaks a capture
         try:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
                 body()
@@ -173,14 +176,14 @@ class Graphs:
         return graph
 
     def _check_count(self) -> None:
-        if len(self.graphs) == MOST_GRAPHS:
+        if len(self.graphs) == MAX_GRAPHS:
             raise ValueError(
-                f"this training needs more than {MOST_GRAPHS} captured graphs: too many different windows or prompt "
+                f"this training needs more than {MAX_GRAPHS} captured graphs: too many different windows or prompt "
                 "lengths. Make its schedules coarser, or use --engine plain."
             )
 
     def _on_stream(self, body: Callable[[], None]) -> None:
-        """What runs before a capture runs on the stream of the capture."""
+        """Run the steps before a capture on the stream of the capture."""
         current = torch.cuda.current_stream(self.trainer.device)
         self.stream.wait_stream(current)
         with torch.cuda.stream(self.stream):
@@ -188,28 +191,28 @@ class Graphs:
         current.wait_stream(self.stream)
 
     def _put(self, cut: int | None, prompt: AnyPrompt) -> None:
-        if cut not in self.held:
-            self.held[cut] = (prompt.clone(), None, None)
+        if cut not in self.saved_tensors:
+            self.saved_tensors[cut] = (prompt.clone(), None, None)
         else:
-            for old, new in zip(self.held[cut][0].tensors(), prompt.tensors(), strict=True):
+            for old, new in zip(self.saved_tensors[cut][0].tensors(), prompt.tensors(), strict=True):
                 old.copy_(new)
 
 
 def split(loops: int, windows: dict[str, Any], *, steady: bool) -> tuple[int, int]:
-    """How many of `loops` run ahead, without gradient and unread, and how many are left."""
+    """How many of `loops` run ahead, without gradient and not in the loss, and how many are left."""
     grad, keep = windows["grad"], windows["keep"] or 1
     last = loops if grad is None or not steady else max(grad, keep)
     return loops - last, last
 
 
 def check_engine(name: str) -> None:
-    """Refuse a name that is none of an engine's."""
+    """Refuse a name that is no engine's."""
     if name not in ("auto", *ENGINES):
         raise ValueError(f"`engine` must be auto, {', '.join(ENGINES[:-1])} or {ENGINES[-1]}; got {name!r}.")
 
 
 def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
-    """The engine by name with the passes it runs; `auto` is the fastest there is for this model here."""
+    """The engine of this name and the passes it runs; `auto` is the fastest for this model on this device."""
     check_engine(name)
     on_gpu = trainer.device.type == "cuda"
     dtype = getattr(torch, trainer.config.dtype)
@@ -232,7 +235,7 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
 
 def fusible(model: LoopedModel, config: TrainConfig) -> str | None:
     """Why our own kernels cannot train this model; None where they can."""
-    found = obstacle(model)
-    if found is None and config.grad is not None and config.grad < config.window:
+    reason = obstacle(model)
+    if reason is None and config.grad is not None and config.grad < config.window:
         return f"its loss reads {config.window} loops and its gradient {config.grad}"
-    return "it is trained in float64" if found is None and config.dtype == "float64" else found
+    return "it is trained in float64" if reason is None and config.dtype == "float64" else reason

@@ -143,8 +143,8 @@ class Folder:
         write_json(self.path / "provenance.json", {**provenance(device), "train_seconds": round(seconds, 3), **more})
 
 
-def begin(path: Path, config: Mapping[str, Any], what: str, *, same: Callable[[Any], bool] | None = None) -> None:
-    """Make a folder with its config, or check that the existing one holds the same config."""
+def begin(path: Path, config: Mapping[str, Any], what: str, same: Callable[[Any], bool] | None = None) -> None:
+    """Make a folder with its config, or refuse an existing one with another config; `same` compares (default `==`)."""
     if (path / "config.json").exists():
         data = read_json(path / "config.json")
         if not (data == config if same is None else same(data)):

@@ -16,21 +16,21 @@ from looped.training.passes import Passes
 
 
 class FusedPasses(Passes):
-    """The loops by kernels whose gradients come in full precision; the read-in's follow from that of the prompt."""
+    """Runs the loops by kernels with gradients in full precision; the read-in's gradients follow from the prompt's."""
 
     low: LoopedDecoder
     model: LoopedDecoder
 
     def __init__(self, model: LoopedModel, dtype: torch.dtype):
         super().__init__(model, dtype)
-        own = dict(model.named_parameters())
-        self.loop_weights = [own[name] for name in NAMES]
+        named = dict(model.named_parameters())
+        self.loop_weights = [named[name] for name in NAMES]
         self.read_in: tuple[Tensor, Tensor] | None = None
         self.zeros: dict[Any, Tensor] = {}
 
     @torch.no_grad()
     def begin(self, prompt: AnyPrompt) -> tuple[Any, Any]:
-        """The context and the state before the first loop; the decoder brings what it reads to its precision itself."""
+        """The context and the state before the first loop; the decoder itself converts the prompt to its precision."""
         context = self.low.embed(prompt)
         return context, self.low.start(context)
 
@@ -48,11 +48,11 @@ class FusedPasses(Passes):
         return self._loops(prompt, state, 0, loops, grad, keep)
 
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
-        """The slope of the loss, summed over models, along every weight; the next call may write over it."""
+        """The gradient of the loss, summed over models, for every weight; the next call may overwrite it."""
         assert self.read_in is not None
         tokens, embedded = self.read_in
-        up, *found = torch.autograd.grad(loss, [embedded, *self.loop_weights], self.one.expand_as(loss))
-        slopes = dict(zip(NAMES, found, strict=True))
+        up, *loop_slopes = torch.autograd.grad(loss, [embedded, *self.loop_weights], self.one.expand_as(loss))
+        slopes = dict(zip(NAMES, loop_slopes, strict=True))
         # tokens = interleaved pairs; embedded = tokens W' + b + positions
         # positions behind the prompt's have slope 0: the sum goes straight in front of zeros made once
         slopes["positions"] = self._zeros(self.model.positions, up.shape[-2])
@@ -62,7 +62,7 @@ class FusedPasses(Passes):
         weight = self.model.read_in.weight
         models = weight.shape[:-2].numel()
         # cut into as many parts as fill the card: as one product it would be two tiles, each a sum over every token
-        up, tokens = (one.reshape(1, models, -1, one.shape[-1]) for one in (up, tokens))
+        up, tokens = (part.reshape(1, models, -1, part.shape[-1]) for part in (up, tokens))
         slopes["read_in.weight"] = over_tokens(up, tokens).view_as(weight)
         return [slopes[name] for name, weight in self.model.named_parameters() if weight.requires_grad]
 

@@ -1,4 +1,4 @@
-"""Kept models: trained models that come with looped, each a run folder made small, found by its name.
+"""Kept models: trained models that come with looped, as small run folders, found by name.
 
 In a checkout of the sources they lie in results/models, in an installed package in looped/kept.
 
@@ -18,13 +18,13 @@ from looped.config import nearest
 from looped.experiment import is_plain
 
 PACKAGE = Path(__file__).resolve().parents[1]
-"""Where this library's own files lie."""
+"""The folder of this library."""
 LOCAL = Path("results/models")
 """Where `looped keep` puts them, in the folder it is called from."""
 
 
 def own_results(package: Path = PACKAGE) -> Path | None:
-    """The results that lie beside the sources this library runs from; an installed one has none."""
+    """The results folder of the checkout this library runs from; None for an installed library."""
     root = package.parents[1]
     return root / "results" if package.parent.name == "src" and (root / "pyproject.toml").is_file() else None
 
@@ -36,33 +36,33 @@ def store(package: Path = PACKAGE) -> Path:
 
 
 def is_kept(path: Path) -> bool:
-    """Whether a run folder is a kept model, wherever it lies: by its record, even a damaged one."""
+    """Whether a run folder is a kept model: it has a record, even a damaged one."""
     return os.path.isfile(path / "kept.json")  # false also for names that no file can have
 
 
 def kept_models() -> dict[str, Path]:
     """The folder of every kept model, by name: those of `LOCAL` come before those of the library."""
-    found: dict[str, Path] = {}
+    models: dict[str, Path] = {}
     for folder in (LOCAL, store()):
-        for one in sorted(folder.iterdir()) if folder.is_dir() else []:
-            if is_plain(one.name) and one.name[0] != "." and is_kept(one):
-                found.setdefault(one.name, one)
-    return dict(sorted(found.items()))
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if is_plain(path.name) and path.name[0] != "." and is_kept(path):
+                models.setdefault(path.name, path)
+    return dict(sorted(models.items()))
 
 
 def find(name: str) -> Path:
     """The folder of the kept model of that name."""
     known = kept_models()
     if name not in known:
-        what = nearest(name, known) if known else "None is kept yet: `looped keep` makes one."
-        raise ValueError(f"no kept model is called `{name}`. {what}")
+        remedy = nearest(name, known) if known else "None is kept yet: `looped keep` makes one."
+        raise ValueError(f"no kept model is called `{name}`. {remedy}")
     return known[name]
 
 
 def locate(path: str | Path, *, beside: Path | None = None) -> Path:
-    """The run folder that is meant: a path that exists, else the kept model of that name, else the run `beside`.
+    """The run folder that `path` names: an existing path, else a kept model, else a run in the folder `beside`.
 
-    Else the path as it is.
+    Where there is none of these, the path itself.
     """
     path = Path(path)
     if os.path.exists(path):
@@ -72,13 +72,13 @@ def locate(path: str | Path, *, beside: Path | None = None) -> Path:
 
 
 def hint(path: Path) -> str:
-    """The end of an error message about a path that is no run folder: the nearest kept model, where it may be meant."""
+    """The end of an error message about a path that is no run folder: the nearest kept model, if any."""
     known = {} if os.path.exists(path) else kept_models()
     return f", or name a kept model. {nearest(str(path), known)}" if known else "."
 
 
 def refuse_training(path: Path) -> None:
-    """Refuse to train on in a kept model's folder."""
+    """Refuse to continue the training of a kept model."""
     if is_kept(path):
         raise ValueError(
             f"{path} is kept without its optimiser, so it cannot be resumed. Start from its weights instead: "

@@ -1,4 +1,4 @@
-"""A model's passes as the trainer runs them: in one piece, or in pieces that an engine can capture and replay apart."""
+"""A model's passes as the trainer runs them: whole, or in parts that an engine can capture and replay separately."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Passes:
         self.low = model if dtype is not torch.bfloat16 else copy.deepcopy(model).to(dtype)
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         self.read = [weight for weight in self.low.parameters() if weight.requires_grad]
-        # made once: a slope of the loss along itself costs an operation at every step
+        # made once: otherwise autograd fills a tensor with ones at every step
         self.one = next(model.parameters()).new_ones(())
         self.copied = pieces(list(self.low.parameters()), list(model.parameters()))
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Bring the copy up to the weights."""
+        """Copy the weights into the low-precision model."""
         if self.low is not self.model:
             torch._foreach_copy_(self.copied[0], self.copied[1])  # pyright: ignore[reportPrivateImportUsage]
 
@@ -65,10 +65,10 @@ class Passes:
         return self.finish(prompt, state, loops=loops, grad=grad, keep=keep)
 
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
-        """The slope of the loss, summed over models, along every weight; None along one that it does not read."""
+        """The gradient of the loss, summed over models, for every weight; None for a weight that it does not read."""
         # not backward(): it would bind the weights to the stream they were first used on
-        found = torch.autograd.grad(loss, self.read, self.one.expand_as(loss), allow_unused=True)
+        slopes = torch.autograd.grad(loss, self.read, self.one.expand_as(loss), allow_unused=True)
         return [
-            None if one is None else one.to(old.dtype).contiguous()
-            for one, old in zip(found, self.weights, strict=True)
+            None if slope is None else slope.to(weight.dtype).contiguous()
+            for slope, weight in zip(slopes, self.weights, strict=True)
         ]

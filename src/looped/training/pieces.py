@@ -18,9 +18,9 @@ def pieces(*lists: Sequence[Tensor]) -> list[list[Tensor]]:
     """The same lists, their tensors cut alike into flat views of at most `PIECE` elements; for use without gradient."""
     cut: list[list[Tensor]] = [[] for _ in lists]
     for together in zip(*lists, strict=True):
-        flat = all(one.is_contiguous() for one in together)
-        for found, one in zip(cut, together, strict=True):
-            found.extend(one.detach().view(-1).split(PIECE) if flat else [one.detach()])
+        flat = all(tensor.is_contiguous() for tensor in together)
+        for parts, tensor in zip(cut, together, strict=True):
+            parts.extend(tensor.detach().view(-1).split(PIECE) if flat else [tensor.detach()])
     return cut
 
 

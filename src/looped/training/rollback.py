@@ -47,9 +47,7 @@ class RollbackAdam:
 
     def __init__(self, family: nn.Module, config: OptimizerConfig, rule: Rollback):
         if not isinstance(config, Adam):
-            raise ValueError(
-                f"`rollback` works with Adam alone; got {type(config).__name__}. Use Adam, or leave it out."
-            )
+            raise ValueError(f"`rollback` works with Adam alone; got {type(config).__name__}. Leave one of them out.")
         self.config, self.rule = config, rule
         trainable = {name: weight for name, weight in family.named_parameters() if weight.requires_grad}
         self.names, self.weights = list(trainable), list(trainable.values())
@@ -79,7 +77,7 @@ class RollbackAdam:
         clip: Callable[[Sequence[Tensor]], None] | None,
     ) -> None:
         """One update of every model, or its return; nothing in it waits for the device."""
-        rule, (one, two) = self.rule, self.config.betas
+        rule, (beta1, beta2) = self.rule, self.config.betas
         slopes = [torch.zeros_like(w) if g is None else g for w, g in zip(self.weights, gradients, strict=True)]
         jumped = self._jumped(losses, slopes)
         if clip is not None:
@@ -95,11 +93,11 @@ class RollbackAdam:
         for weight, gradient, mean, square in zip(self.weights, slopes, self.mean, self.square, strict=True):
             anew = _along(jumped, weight)
             # after going back there is no gradient at this place yet: start anew from standing still
-            mean.copy_(torch.where(anew, 0.0, one * mean + (1 - one) * gradient))
-            square.copy_(torch.where(anew, 0.0, two * square + (1 - two) * gradient.square()))
+            mean.copy_(torch.where(anew, 0.0, beta1 * mean + (1 - beta1) * gradient))
+            square.copy_(torch.where(anew, 0.0, beta2 * square + (1 - beta2) * gradient.square()))
             count = _along(self.count.clamp(min=1), weight)
-            size = (square / (1 - two**count)).sqrt() + EPSILON
-            weight.sub_(_along(self.rate * self.pace, weight) * (mean / (1 - one**count)) / size)
+            size = (square / (1 - beta2**count)).sqrt() + EPSILON
+            weight.sub_(_along(self.rate * self.pace, weight) * (mean / (1 - beta1**count)) / size)
 
     @torch.no_grad()
     def finish(self, losses: Float[Tensor, " models"]) -> None:

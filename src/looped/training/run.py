@@ -39,13 +39,13 @@ class Run(Folder):
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment that the run trains; a folder of weights that were imported or constructed has none."""
+        """The experiment that the run trains; imported or constructed weights have none."""
         return trainable(self.setup)
 
     @staticmethod
     def create(path: Path, setup: Setup) -> Run:
         """A new folder with its config, or the existing one if it holds the same config."""
-        begin(path, setup.to_data(), "experiment", same=lambda data: _same_config(data, setup))
+        begin(path, setup.to_data(), "experiment", lambda data: _same_config(data, setup))
         return Run(path, setup)
 
     @staticmethod
@@ -68,7 +68,7 @@ class Run(Folder):
 
     @property
     def kept(self) -> bool:
-        """Whether it is a kept model: nothing is written into its folder, and it cannot be trained on."""
+        """Whether it is a kept model: nothing is written into its folder, and its training cannot go on."""
         return is_kept(self.path)
 
     @property
@@ -102,9 +102,9 @@ class Run(Folder):
             )
 
     def model(self, device: torch.device | str = "cpu", *, best: bool = False) -> LoopedModel:
-        """The trained model in evaluation mode: the averaged weights where the run keeps them, else the last ones.
+        """The trained model in evaluation mode, with the averaged weights where there are any, else the last ones.
 
-        With `best` those of the checkpoint with the lowest logged loss.
+        With `best` they come from the checkpoint of the lowest logged loss.
         """
         return self.model_of(self.best() if best else self.latest(), device)
 
@@ -117,7 +117,7 @@ class Run(Folder):
         return model.eval()
 
     def metrics(self) -> list[dict[str, float]]:
-        """The metrics so far, one dict a line; a last line that a kill cut short does not count yet."""
+        """The metrics so far, one dict a line, without a last line that a kill cut short."""
         try:
             return [_line(line) for line in self._lines()]
         except ValueError as error:
@@ -125,45 +125,45 @@ class Run(Folder):
             raise ValueError(f"{file} is damaged: {error}. Restore it from a copy, or remove it.") from None
 
     def append_metrics(self, line: Mapping[str, float]) -> None:
-        """Add one line and see it onto the disk."""
+        """Add one line and flush it to the disk."""
         with open(self.path / "metrics.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def rewind_metrics(self, step: int) -> None:
-        """Drop lines after `step`, and torn ones: those after `step` will be written again, the same."""
+        """Drop torn lines and those after `step`, which will be written again, the same."""
         file = self.path / "metrics.jsonl"
         if file.exists():
             write_bytes(file, b"".join(self._lines_up_to(step)))
 
     def _lines_up_to(self, step: int) -> list[bytes]:
         """The whole lines of the metrics up to `step`, as they are written."""
-        kept: list[bytes] = []
+        lines: list[bytes] = []
         for line in self._lines():
             with contextlib.suppress(ValueError):
                 if _line(line)["step"] <= step:
-                    kept.append(line)
-        return kept
+                    lines.append(line)
+        return lines
 
     def _lines(self) -> list[bytes]:
-        """The lines of the metrics; a last one that a kill cut short is none yet."""
+        """The lines of the metrics, without a last one that a kill cut short."""
         file = self.path / "metrics.jsonl"
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
         return [line for line in lines if line.endswith(b"\n")]
 
     def by_loss(self, steps: Sequence[int]) -> list[int]:
-        """Of these checkpoints the ones that can be compared, the lowest logged loss first.
+        """Those of these checkpoints that can be compared, the lowest logged loss first.
 
-        A function of the config and the metrics alone, so that a run that was stopped keeps the same one: only those
-        written in due course, with a line of the steps just before, under the masks that the last step has too.
+        It depends on the config and the metrics alone, so that a run that was stopped keeps the same checkpoint. Only
+        those count that were due, that have a line of metrics just before, and whose masks are those of the last step.
         """
         if not isinstance(self.setup, Experiment):
             return []
         config = self.setup.train
 
         def masks(step: int) -> list[float]:
-            schedules = [one for one in (config.dims, config.active_points) if one is not None]
+            schedules = [schedule for schedule in (config.dims, config.active_points) if schedule is not None]
             return [int(schedule(step - 1, config.steps)) for schedule in schedules]
 
         lines = self._lines()
@@ -190,19 +190,19 @@ def _same_config(data: Any, setup: Setup) -> bool:
 def _line(line: bytes) -> dict[str, float]:
     """One line of the metrics; damage is a ValueError."""
     try:
-        found = json.loads(line)
+        data = json.loads(line)
     except RecursionError:
         raise ValueError("a line is no line of numbers") from None
-    numbers = isinstance(found, dict) and all(type(value) in (int, float) for value in found.values())
-    if not numbers or not {"step", "loss", "error"} <= found.keys() or not isinstance(found["step"], int):
+    numbers = isinstance(data, dict) and all(type(value) in (int, float) for value in data.values())
+    if not numbers or not {"step", "loss", "error"} <= data.keys() or not isinstance(data["step"], int):
         raise ValueError("a line does not have the numbers step, loss and error")
-    return found
+    return data
 
 
 def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None = None) -> None:
-    """Put a run folder's weights into `model`, in their own precision: the averaged ones where the run keeps them.
+    """Load a run folder's weights into `model`, in their own precision: the averaged ones where there are any.
 
-    Those of `checkpoint`, or of the last one.
+    They come from `checkpoint`, or from the last one.
     """
     checkpoint = checkpoint or latest_checkpoint(path)
     if checkpoint is None:
@@ -222,12 +222,12 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:
-    """The first letters of a hash of named tensors: equal weights, equal digest."""
-    found = hashlib.sha256()
+    """A short hash of named tensors: equal weights, equal digest."""
+    total = hashlib.sha256()
     for name, value in sorted(weights.items()):
-        found.update(name.encode())
-        found.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()[:10]
+        total.update(name.encode())
+        total.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()[:10]
 
 
 def load(

@@ -14,7 +14,7 @@ def last_common_checkpoints(runs: list[Run], latest: list[Checkpoint | None]) ->
     So a stack stays one, and equals an unbroken one bit for bit: apart, its runs would round otherwise.
     """
     latest = list(latest)
-    index = {known: i for i, run in enumerate(runs) for known in run.known_hashes()}
+    index = {name: i for i, run in enumerate(runs) for name in run.known_hashes()}
     stacks = {checkpoint.together for checkpoint in latest if checkpoint is not None and not checkpoint.finished}
     for whole in stacks - {()}:
         members = [index[name] for name in whole if name in index]

@@ -1,4 +1,4 @@
-"""Where a run's numbers also go: TensorBoard always; Weights & Biases and MLflow where asked, both without a network.
+"""Trackers of a run's metrics: TensorBoard always; Weights & Biases and MLflow on request, both without a network.
 
 RUN/tensorboard/    TensorBoard
 RUN/wandb/          `--track wandb`: offline unless WANDB_MODE says otherwise; `wandb sync RUN/wandb/offline-*` uploads
@@ -20,26 +20,26 @@ from looped.training.run import Run
 
 @runtime_checkable
 class Board(Protocol):
-    """What takes a run's numbers."""
+    """A tracker of a run's metrics."""
 
     def add_scalar(self, key: str, value: float, step: int, /) -> Any:
-        """One number of one step."""
+        """Record one number of one step."""
         ...
 
     def close(self) -> None:
-        """No more will come."""
+        """End the record."""
         ...
 
 
 @contextlib.contextmanager
 def board(run: Run, step: int, track: Sequence[str] = ()) -> Iterator[Board]:
-    """TensorBoard and the trackers named in `track`, as one; numbers after `step` will be written again."""
+    """TensorBoard and the trackers named in `track`, as one; metrics after `step` will be written again."""
     check(track)
     if isinstance(run, Onlooker):
         yield _All([])
         return
     with contextlib.ExitStack() as files:
-        # trackers first: one that is not installed ends the run before anything is written
+        # trackers first: a missing package must end the run before anything is written
         others = [files.enter_context(contextlib.closing(_Guarded(name, run))) for name in dict.fromkeys(track)]
         yield _All([files.enter_context(_tensorboard(run, step)), *others])
 
@@ -52,21 +52,21 @@ def check(track: Sequence[str]) -> None:
 
 
 class _All:
-    """Several as one."""
+    """Several trackers as one."""
 
     def __init__(self, boards: Sequence[Board]):
         self.boards = boards
 
     def add_scalar(self, key: str, value: float, step: int, /) -> None:
-        for one in self.boards:
-            one.add_scalar(key, value, step)
+        for tracker in self.boards:
+            tracker.add_scalar(key, value, step)
 
     def close(self) -> None:
-        """Each is closed by who opened it."""
+        """Nothing: `board` closes the trackers."""
 
 
 class _Guarded:
-    """A tracker that fails on the way is left out with one line: its numbers are in the metrics too."""
+    """A tracker that is dropped with a warning when it fails: the metrics are in metrics.jsonl too."""
 
     def __init__(self, name: str, run: Run):
         self.name, self.failed = name, False
@@ -76,7 +76,7 @@ class _Guarded:
             raise ValueError(
                 f"`--track {name}` needs {error.name}. Install it: pip install 'looped[{name}]'."
             ) from None
-        except Exception as error:  # each has its own classes of errors
+        except Exception as error:  # every package has its own error classes
             raise ValueError(f"{name} cannot follow {run.path}: {_line(error)}. Leave out `--track {name}`.") from None
 
     def add_scalar(self, key: str, value: float, step: int, /) -> None:
@@ -92,7 +92,7 @@ class _Guarded:
             act()
         except Exception as error:
             self.failed = True
-            log.warning(f"looped: {self.name} takes no more numbers ({_line(error)}); training goes on without it.")
+            log.warning(f"looped: {self.name} failed ({_line(error)}); training goes on without it.")
 
 
 class _Wandb:
@@ -101,7 +101,7 @@ class _Wandb:
     def __init__(self, run: Run):
         mode = os.environ.get("WANDB_MODE", "offline")
         if mode == "offline":
-            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # nor does it write home about its own errors
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it would send its own errors too
         import wandb  # type: ignore[import-not-found]
 
         name = run.path.resolve().name
@@ -136,8 +136,10 @@ class _Mlflow:
         files = {} if given else {"artifact_location": (folder / "mlartifacts").as_uri()}  # else the current folder
         self.client = MlflowClient(tracking_uri=given or f"sqlite:///{folder / 'mlflow.db'}")
         title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "looped")
-        found = self.client.get_experiment_by_name(title)
-        group = found.experiment_id if found is not None else self.client.create_experiment(title, **files)
+        group_of_runs = self.client.get_experiment_by_name(title)
+        group = (
+            group_of_runs.experiment_id if group_of_runs is not None else self.client.create_experiment(title, **files)
+        )
         same = self.client.search_runs([group], filter_string=f"tags.looped = '{name}'", max_results=1)
         if same:
             self.id = same[0].info.run_id
@@ -155,11 +157,11 @@ class _Mlflow:
 
 
 TRACKERS: dict[str, Callable[[Run], Board]] = {"wandb": _Wandb, "mlflow": _Mlflow}
-"""By the name of `--track`, which is also the name of the extra that installs it."""
+"""By the name for `--track`, which is also the name of the extra that installs it."""
 
 
 def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings as `train.optimizer.clip`."""
+    """Nested settings under dotted names such as `train.optimizer.clip`."""
     if not isinstance(data, dict):
         return {prefix: data}
     return {k: v for key, value in data.items() for k, v in _flat(value, f"{prefix}.{key}" if prefix else key).items()}
@@ -176,7 +178,7 @@ def _tensorboard(run: Run, step: int) -> Iterator[Board]:
     hook = threading.excepthook
 
     def quiet(args: threading.ExceptHookArgs) -> None:
-        # TensorBoard's own thread prints a traceback on a full disk, and raises the same error where we write next
+        # on a full disk TensorBoard's thread prints a traceback; our next write raises the same error anyway
         if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard")):
             hook(args)
 
@@ -186,7 +188,7 @@ def _tensorboard(run: Run, step: int) -> Iterator[Board]:
         try:
             yield writer
         finally:
-            with contextlib.suppress(OSError):  # its numbers are in the metrics too
+            with contextlib.suppress(OSError):  # the metrics are in metrics.jsonl too
                 writer.close()
     finally:
         threading.excepthook = hook

@@ -108,7 +108,7 @@ def _train(
     """Train runs that stand at the same step together, each locked for this process."""
     check_engine(engine)
     check_threads(threads)
-    if all(run.finished(_steps(run)) for run in runs):
+    if all(run.finished(run.experiment.train.steps) for run in runs):
         return runs  # nothing is written, not even a lock
     for run in runs:
         refuse_training(run.path)
@@ -134,10 +134,6 @@ def _train(
     return runs
 
 
-def _steps(run: Run) -> int:
-    return run.experiment.train.steps
-
-
 class Trainer(TrainingLoop):
     """One or several runs in progress; several differ in their seeds alone and are one stack of models."""
 
@@ -156,9 +152,7 @@ class Trainer(TrainingLoop):
         self.began: dict[str, Any] = {key: value for key, value in known.items() if key == "start"}
         models = [self._build(seed) for seed in self.seeds]
         self.model = stack(models) if self.stacked else models[0]
-        self.batches = Batches(
-            self.experiment, self.config, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal
-        )
+        self.batches = Batches(self.experiment, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal)
         self.engine, self.passes = choose(self, engine)
         captured = not isinstance(self.engine, Plain)
         self.optimizers = Optimizers(self.model, self.config.optimizer, captured=captured, dtype=self.passes.dtype)

@@ -24,6 +24,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from looped.models.fusing import HEAD_WIDTHS
+
 LONGEST_UNROLLED = 128
 """Tokens; the partial results of more tiles do not fit into registers."""
 TILE = 32
@@ -102,9 +104,9 @@ def _shape(qkv: Tensor, heads: int) -> tuple[int, int, int, int]:
             f"got {qkv.dtype} {tuple(qkv.shape)} with strides {qkv.stride()}. Lay it out as blocks.Attention does."
         )
     rows, seq, inner = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
-    if inner // heads not in (16, 32, 64):
+    if inner // heads not in HEAD_WIDTHS:
         raise ValueError(
-            f"This kernel has heads 16, 32 or 64 wide; got {inner // heads}. Use F.scaled_dot_product_attention."
+            f"heads must be {HEAD_WIDTHS} wide here; got {inner // heads}. Use F.scaled_dot_product_attention."
         )
     return rows, seq, inner, inner // heads
 

@@ -20,7 +20,6 @@ from looped.models.gpu.activation import gelu, gelu_backward, parts_of
 from looped.models.gpu.causal_attention import attention, attention_backward
 from looped.models.gpu.norms import (
     SLOTS,
-    StreamGradients,
     Vectors,
     norm2,
     norm2_backward,
@@ -191,13 +190,14 @@ class Loops(torch.autograd.Function):
             _times(dqkv[t], matrices.qkv, out=da[t])
             loop = (da[t], saved.h0[t], dh1[t], dh0[t], stats[0, t])
         norm_inject_norm1_backward(vectors, loop=loop, previous=None)
-        streams = StreamGradients(saved.h0, saved.h1, saved.h2, da, dc, dh0, dh1, dh2)
+        streams, stream_gradients = (saved.h0, saved.h1, saved.h2), (da, dc, dh0, dh1, dh2)
         # sums wait for memory and products for the matrix units, so they run side by side
         second = torch.cuda.Stream(dy.device) if dy.is_cuda else None
         if second is not None:
             second.wait_stream(torch.cuda.current_stream(dy.device))
         with torch.cuda.stream(second):
-            sums = dict(zip(SLOTS, vector_gradients(streams, stats, dy, vectors), strict=True))
+            sums = vector_gradients(streams, stream_gradients, stats, dy, vectors)
+            sums = dict(zip(SLOTS, sums, strict=True))
             # a key's bias moves all scores of a query alike, so its gradient is 0; a value's bias passes by attention
             of_q = _by_model(q_bias_parts, models)
             of_v = torch.bmm(sums["attention.proj.bias"][:, None], matrices.proj.to(dy.dtype))[:, 0]

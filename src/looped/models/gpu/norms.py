@@ -97,29 +97,20 @@ def norm2_backward(dc: Tensor, h1: Tensor, dh2: Tensor, vectors: Vectors, *, out
     )  # fmt: skip
 
 
-class StreamGradients(NamedTuple):
-    """The streams of every loop and the gradients along them, (loops, models, rows, width)."""
-
-    h0: Tensor
-    h1: Tensor
-    h2: Tensor
-    da: Tensor
-    dc: Tensor
-    dh0: Tensor
-    dh1: Tensor
-    dh2: Tensor
-
-
-def vector_gradients(streams: StreamGradients, stats: Tensor, dy: Tensor, vectors: Vectors) -> Tensor:
+def vector_gradients(
+    streams: tuple[Tensor, ...], gradients: tuple[Tensor, ...], stats: Tensor, dy: Tensor, vectors: Vectors
+) -> Tensor:
     """(slots, models, width): sums over the tokens of all loops.
 
-    `stats` (3, loops, models, rows, 2) are those of h0, h1 and h2; `dy` (keep, models, ...) that of the last loops.
+    `streams` are h0, h1 and h2 of every loop, (loops, models, rows, width), `gradients` da, dc, dh0, dh1 and dh2;
+    `stats` (3, loops, models, rows, 2) are those of the streams, `dy` (keep, models, ...) is that of the last loops.
     """
-    loops, models, rows, width = streams.h0.shape
+    h0, h1, h2 = streams
+    da, dc, dh0, dh1, dh2 = gradients
+    loops, models, rows, width = h0.shape
     cores = torch.cuda.get_device_properties(dy.device).multi_processor_count if dy.is_cuda else 1
     programs = max(1, min(SUM_PROGRAMS * cores // models, triton.cdiv(loops * rows, SUM_TILE)))
     partial = dy.new_empty(len(SLOTS), models, programs, width)
-    h0, h1, h2, da, dc, dh0, dh1, dh2 = streams
     grid, size = (programs, models), (rows, loops)
     constants = {**_constants(h0, width, SUM_TILE), "num_warps": SUM_WARPS}
     stride = partial.stride(0)

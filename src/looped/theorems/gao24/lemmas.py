@@ -11,8 +11,8 @@ from scipy.special import softmax
 from looped.constructions.compiler import Limits
 from looped.constructions.position_vectors import quasi_orthogonal, rotations, smallest_gap
 from looped.theorems.check import Finding, Form, Plot, relative_difference, theorem
-from looped.theorems.gao24 import cases
-from looped.theorems.gao24.cases import Array
+from looped.theorems.gao24 import algorithm_cases as cases
+from looped.theorems.gao24.algorithm_cases import Array
 from looped.theorems.gao24.limit import TEMPERATURES, describe, in_the_limit, temperature_plot
 
 

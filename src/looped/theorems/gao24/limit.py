@@ -14,7 +14,7 @@ import numpy as np
 from looped.constructions.compiler import Limits
 from looped.constructions.interpreter import interpret
 from looped.theorems.check import Finding, Plot, relative_difference
-from looped.theorems.gao24.cases import BATCH, Case
+from looped.theorems.gao24.algorithm_cases import BATCH, Case
 
 TEMPERATURES = [10 ** (-1 - step / 2) for step in range(14)]
 """c from 1e-1 to 3e-8."""

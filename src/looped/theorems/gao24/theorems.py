@@ -9,8 +9,8 @@ import numpy as np
 from looped.constructions import gao24
 from looped.constructions.compiler import Limits
 from looped.theorems.check import Finding, Form, theorem
-from looped.theorems.gao24 import cases
-from looped.theorems.gao24.cases import SLOPE, Case
+from looped.theorems.gao24 import algorithm_cases as cases
+from looped.theorems.gao24.algorithm_cases import SLOPE, Case
 from looped.theorems.gao24.limit import in_the_limit
 
 

@@ -130,7 +130,7 @@ def train_family(
     every: int = 1,
     generators: Sequence[torch.Generator] = (),
     log_every: int = 1,
-    checkpoint_seconds: float = 30.0,
+    checkpoint_seconds: float = 10.0,
     watch: Callable[[Any], Tensor] | None = None,
     progress: Callable[[int], None] | None = None,
     graph: bool = False,

@@ -85,7 +85,9 @@ class Translation(SequenceTask):
     def sample(  # type: ignore[override]
         self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
     ) -> Sequence:
-        """Pairs drawn with replacement; `dims` means nothing here."""
+        """Pairs drawn with replacement."""
+        if dims is not None:
+            raise ValueError(f"text has no dimensions to switch off; got `dims`={dims}. Set `train.dims` to null.")
         table = self.table(n, generator.device)
         rows = torch.randint(len(table.ids), (batch,), generator=generator, device=generator.device)
         return _sequence(Table(table.ids[rows], table.weights[rows]))

@@ -181,7 +181,7 @@ def test_a_run_of_ours_is_judged_on_a_task_of_theirs(own, call, tmp_path):
 @pytest.mark.parametrize(
     ("ending", "message"),
     [
-        (":nothing", "found no such function"),
+        (":nothing", "which is no such function"),
         ("", "a recipe of your own reads `file.py:function`"),
         (":not_an_experiment", "must give an `Experiment`; got int"),
     ],

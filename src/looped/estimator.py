@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, no_type_check
 
@@ -12,9 +11,7 @@ import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, Setup
-from looped.models.algoformer import AlgoFormerConfig
 from looped.models.base import LoopedModel
-from looped.models.decoder import DecoderConfig
 from looped.models.loop import check_loops
 from looped.models.streams import answer_all, can_share
 from looped.prompt import Prompt
@@ -150,9 +147,9 @@ def _prompt(xs: Tensor, ys: Tensor, queries: Tensor) -> Prompt:
 
 def _width(model: LoopedModel) -> int:
     """The dimension of x that a model reads."""
-    d = getattr(model.config, "d", None)
-    if not isinstance(d, int):
-        raise ValueError(f"{type(model).__name__} does not say what x it reads. Give its config a field `d`.")
+    d = model.config.input_d
+    if d is None:
+        raise ValueError(f"{type(model).__name__} does not say what x it reads. Give its config `input_d`.")
     return d
 
 
@@ -162,8 +159,7 @@ def _check_model(model: LoopedModel) -> None:
     zeros = torch.zeros(2, _width(model), dtype=weight.dtype, device=weight.device)
     with torch.no_grad():
         shape = tuple(model(_prompt(zeros[:1], zeros[:1, 0], zeros[1:]), loops=1)[-1].shape)
-    hidden = getattr(model.config, "hide_label", True)
-    if not hidden or shape not in ((1, 1), (1, 2)) or (shape == (1, 2) and not model.causal):
+    if not model.config.hides_labels or shape not in ((1, 1), (1, 2)) or (shape == (1, 2) and not model.causal):
         raise ValueError(
             f"this {type(model).__name__} does not answer each query with one number from the pairs before it. Use a "
             "causal model of pairs, such as a LoopedDecoder, or one that reads the last pair as its query."
@@ -172,13 +168,5 @@ def _check_model(model: LoopedModel) -> None:
 
 def _max_examples(model: LoopedModel, setup: Setup | None) -> int | None:
     """The most examples before a query: those it was trained on, or has positions for; None for any number."""
-    return min(_limits(model, setup), default=None)
-
-
-def _limits(model: LoopedModel, setup: Setup | None) -> Iterator[int]:
-    if isinstance(setup, Experiment):
-        yield setup.train.points - 1
-    if isinstance(model.config, (DecoderConfig, AlgoFormerConfig)):
-        yield model.config.positions // 2 - 1  # two tokens a pair
-    elif positions := getattr(model.config, "positions", 0):
-        yield positions
+    trained = setup.train.points - 1 if isinstance(setup, Experiment) else None
+    return min((limit for limit in (trained, model.config.max_examples) if limit is not None), default=None)

@@ -177,11 +177,14 @@ class Setup:
     """The model."""
 
     def __post_init__(self) -> None:
-        for name in ("d", "vocabulary"):
-            asked = getattr(self.task, name, None)
-            read = getattr(self.model, name, asked)
-            if read != asked:
-                raise ValueError(f"`task.{name}` and `model.{name}` must agree; got {asked} and {read}.")
+        task, model = self.task, self.model
+        if model.input_d not in (None, task.d):
+            raise ValueError(f"`task.d` and `model.d` must agree; got {task.d} and {model.input_d}.")
+        if model.vocabulary_size != task.vocabulary_size:
+            raise ValueError(
+                f"`task.vocabulary` and `model.vocabulary` must agree; got {task.vocabulary_size} and "
+                f"{model.vocabulary_size}."
+            )
         if not is_plain(self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
 
@@ -239,15 +242,19 @@ class Experiment(Setup):
                 f"`depth` is added to `loops`, and every step needs at least 1 loop; got {fewest} with loops={loops}. "
                 "Raise `depth` or `loops`."
             )
-        if getattr(self.model, "inject", None) == "none" and train.grad is not None:
+        if train.grad is not None and self.model.has_read_in and not self.model.injects:
             raise ValueError(
                 "without injection the prompt enters by the first state alone: `grad` must be null (all loops), "
                 f"or the read-in is never trained; got {train.grad}."
             )
         if train.emphasis and isinstance(self.task, SequenceTask):
             raise ValueError(f"`emphasis` counts the pairs of a prompt, and a sequence has none; got {train.emphasis}.")
-        asks_everywhere = getattr(self.model, "query", None) == "every" and not getattr(self.model, "causal", True)
-        if isinstance(self.task, SequenceTask) and asks_everywhere:
+        if self.model.reads_query_last and (train.emphasis or train.active_points is not None):
+            raise ValueError(
+                "`emphasis` and `active_points` weigh the pairs that a model answers, and this one answers the last "
+                f"alone; got {train.emphasis} and {train.active_points}. Set them to 0 and null."
+            )
+        if isinstance(self.task, SequenceTask) and self.model.sees_next_token:
             raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Recipes are functions that give an `Experiment`: those of the papers, found by import, and the user's own."""
+"""Recipes are functions that return an `Experiment`: those of the papers, found by import, and the user's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import looped.papers
 from looped.config import load_code, nearest
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Setup, trainable
 
 Recipe = Callable[..., Experiment]
 SCALES = ("smoke", "cpu", "paper")
@@ -17,25 +17,29 @@ SCALES = ("smoke", "cpu", "paper")
 
 def recipes() -> dict[str, Recipe]:
     """Every recipe of every paper, by name: `yang24.linear` is `linear` in looped/papers/yang24."""
-    found: dict[str, Recipe] = {}
+    by_name: dict[str, Recipe] = {}
     for info in pkgutil.iter_modules(looped.papers.__path__):
         module = importlib.import_module(f"looped.papers.{info.name}")
         for name, thing in vars(module).items():
-            own = inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_")
-            if own and thing.__annotations__.get("return") in (Experiment, "Experiment"):
-                found[f"{info.name}.{name}"] = thing
-    return found
+            defined_here = inspect.isfunction(thing) and thing.__module__ == module.__name__
+            returned = thing.__annotations__.get("return") if defined_here else None
+            if returned in (Experiment, "Experiment") and not name.startswith("_"):
+                by_name[f"{info.name}.{name}"] = thing
+    return by_name
 
 
 def experiment(name: str, scale: str | None = None) -> Experiment:
     """The experiment of a recipe: `yang24.linear`, or `my_file.py:my_recipe` of the user's own."""
+    return trainable(setup(name, scale))
+
+
+def setup(name: str, scale: str | None = None) -> Setup:
+    """What a recipe gives: an experiment, or where only task and model are asked for, a user's `Setup`."""
     if ".py" in name:
         path, colon, function = name.partition(":")
         recipe = getattr(load_code(path), function, None) if colon else None
         if not callable(recipe):
-            raise ValueError(
-                f"a recipe of your own reads `file.py:function`; got `{name}`, and found no such function."
-            )
+            raise ValueError(f"a recipe of your own reads `file.py:function`; got `{name}`, which is no such function.")
     elif (recipe := recipes().get(name)) is None:
         raise ValueError(f"no recipe is called `{name}`. {nearest(name, recipes())}")
     takes_scale = "scale" in inspect.signature(recipe).parameters
@@ -44,9 +48,9 @@ def experiment(name: str, scale: str | None = None) -> Experiment:
     if scale is not None and not takes_scale:
         raise ValueError(f"`{name}` comes in one scale only; leave `--scale` out.")
     try:
-        made = recipe(scale) if scale is not None else recipe()
+        result = recipe(scale) if scale is not None else recipe()
     except Exception as error:
         raise ValueError(f"`{name}` gives no experiment: {type(error).__name__}: {error}.") from error
-    if not isinstance(made, Experiment):
-        raise ValueError(f"`{name}` must give an `Experiment`; got {type(made).__name__}.")
-    return made
+    if not isinstance(result, Setup):
+        raise ValueError(f"`{name}` must give an `Experiment`; got {type(result).__name__}.")
+    return result

@@ -79,10 +79,10 @@ def test_the_command_draws_the_slow_ones_on_request_and_keeps_them(tmp_path, mon
     run = json.loads(made.out)["run"]
     own = tmp_path / "own_tree_recipe.py"
     own.write_text(
-        "from looped import Experiment, DecoderConfig\n"
+        "from looped import DecoderConfig, Setup\n"
         "from looped.tasks.trees import DecisionTree\n"
         "def tree():\n"
-        "    return Experiment(name='tree', task=DecisionTree(d=2, depth=1), model=DecoderConfig(d=2, positions=8))\n"
+        "    return Setup(name='tree', task=DecisionTree(d=2, depth=1), model=DecoderConfig(d=2, positions=8))\n"
     )
     command = ["evaluate", run, "--task", f"{own}:tree", "--points", 4, "--prompts", 6, "--json"]
     quick = json.loads(call(*command).out)

@@ -37,7 +37,11 @@ class AffineConfig(ModelConfig):
 
     rate: float = 0.5
     turn: float = 0.9
-    inject: str = "add"
+    injected: bool = True
+
+    @property
+    def injects(self) -> bool:
+        return self.injected
 
     def build(self) -> LoopedModel:
         return Affine(self)
@@ -171,7 +175,7 @@ def test_an_overflow_is_said_and_nothing_else_measured():
 
 
 def test_without_injection_no_random_starts():
-    found = diagnose(AffineConfig(loops=2, inject="none").build(), TASK, points=5, prompts=4)
+    found = diagnose(AffineConfig(loops=2, injected=False).build(), TASK, points=5, prompts=4)
     assert (found.starts, found.same) == (0, None)
     assert "first state alone" in found.verdict
     assert found.loops == 8

@@ -116,7 +116,7 @@ WINDOWS = {
 """T of each function class."""
 LONGER = {
     "yang24.sparse_longer": ("yang24.sparse", 1.0),
-    "yang24.sparse_12_layers_longer": ("yang24.sparse_12_layers-6d0f4ac06d", 0.3),
+    "yang24.sparse_12_layers_longer": ("yang24.sparse_12_layers-9a94b44b73", 0.3),
 }
 """Recipes that go on from a kept model or from another run, at lower rates: that, and at what gradients are clipped."""
 GRIDS = {"fig4": [5, 10, 15], "fig9": [10], "fig11": [15], "fig12": [5, 10, 15], "fig13": [5, 10, 15]}

@@ -36,7 +36,7 @@ from looped.evaluation.curves import Evaluation, baselines_for, slow_baselines_f
 from looped.evaluation.curves import evaluate as judge
 from looped.evaluation.saved import save_evaluation
 from looped.evaluation.shifted import evaluate_shifted, read_shift
-from looped.recipes import experiment as find_experiment
+from looped.recipes import setup as find_setup
 from looped.tasks.shifts import Shifted
 from looped.training.run import Run
 
@@ -86,7 +86,7 @@ def evaluate(
             f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
         )
     shifts = [read_shift(one) for one in shift or []]
-    judged = find_experiment(task, scale).task if task else experiment.task
+    judged = find_setup(task, scale).task if task else experiment.task
     stray = [setting for setting in set_ or [] if not setting.startswith("task.")]
     if stray:
         raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")

@@ -25,6 +25,7 @@ from looped.models.loop import check_loops, unroll
 from looped.prompt import AnyPrompt, Prompt, Sequence
 from looped.tasks.networks import ReLUNetwork
 from looped.tasks.regression import LinearRegression, SparseRegression
+from looped.tasks.shifted import Shifted
 from looped.tasks.tables import Tables
 from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
@@ -95,8 +96,8 @@ def baselines_for(task: Task) -> dict[str, Baseline]:
 
     Ridge is the Bayes estimator for noisy labels and a normal w. Ref: yang24, Fig. 2 and Fig. 10.
     """
-    inner = getattr(task, "task", task)
-    noise = getattr(inner, "noise", 0.0)
+    inner = task.task if isinstance(task, Shifted) else task
+    noise = inner.label_noise
     if isinstance(inner, DecisionTree):
         return {"3-nearest neighbours": nearest, "least squares": least_squares, "averaging": averaging}
     found: dict[str, Baseline] = {"least squares": least_squares}
@@ -115,7 +116,7 @@ def slow_baselines_for(task: Task, *, at: Iterable[int] | None = None, workers: 
 
     Depths and sizes are those its released program draws: 2 for the greedy tree on x, 4 on sign(x).
     """
-    inner = getattr(task, "task", task)
+    inner = task.task if isinstance(task, Shifted) else task
     positions = None if at is None else tuple(at)
     if isinstance(inner, DecisionTree):
         boost = partial(boosted, at=positions, workers=workers)

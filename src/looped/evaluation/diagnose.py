@@ -125,8 +125,8 @@ def diagnose(
     error, change = (_curve(name, one, level, seed) for name, one in (("error", errors), ("state change", changes)))
     radii = spectral_radius(model, state, context, t=loops, generator=generator) if overflow is None else None
     radii = None if radii is None or not bool(radii.isfinite().all()) else radii
-    injected = getattr(model.config, "inject", "none") != "none"
-    distances = _paths(model, state, context, loops, starts if injected else 0, generator) if overflow is None else None
+    starts = starts if model.config.injects else 0
+    distances = _paths(model, state, context, loops, starts, generator) if overflow is None else None
     finding = Diagnosis(
         task=repr(task),
         prompts=prompts,

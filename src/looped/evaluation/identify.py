@@ -141,7 +141,7 @@ def answers_of(model: LoopedModel, prompt: Prompt, loops: int) -> list[Answers]:
     query = prompt.xs[:, -1].clone().requires_grad_()
     asked = Prompt(torch.cat([prompt.xs[:, :-1], query[:, None]], 1), prompt.ys)
     outputs = model(asked, loops=loops, keep=loops)
-    if outputs.shape[-1] not in (1, prompt.num_examples) or getattr(model.config, "hide_label", True) is False:
+    if outputs.shape[-1] not in (1, prompt.num_examples) or not model.config.hides_labels:
         raise ValueError("only models that predict the query's label can be identified; this one answers a vector.")
     kept = outputs[..., -1]
     gradients = [torch.autograd.grad(one.sum(), query, retain_graph=True, allow_unused=True)[0] for one in kept]

@@ -241,7 +241,7 @@ class _Reader:
         loops: int | None,
         dtype: torch.dtype,
     ):
-        if not getattr(model.config, "causal", True) or getattr(model.config, "query", "every") != "every":
+        if not model.causal:
             raise ValueError(
                 "only causal models can be probed: here a state of early tokens already knows later pairs."
             )

@@ -103,6 +103,8 @@ class AlgoFormerConfig(ModelConfig):
                 '`query="every"` needs `causal=True` and `read="x"`: otherwise a pair\'s answer sees its own label. '
                 'Use `query="last"`.'
             )
+        if self.tokens == "given" and self.read == "y":
+            raise ValueError('`read="y"` names a token of a pair, and `tokens="given"` has no pairs. Use `read="x"`.')
         if self.tokens == "overlaid" and self.outputs > 1:
             raise ValueError(f'`outputs` must be 1 with `tokens="overlaid"`; got {self.outputs}. Use "apart".')
         if self.subspaces and sum(size for _, size in self.subspaces) != self.width:
@@ -116,6 +118,46 @@ class AlgoFormerConfig(ModelConfig):
     def build(self) -> AlgoFormer:
         """A freshly initialised AlgoFormer."""
         return AlgoFormer(self)
+
+    @property
+    def input_d(self) -> int:
+        """`d`."""
+        return self.d
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """`vocabulary`."""
+        return self.vocabulary
+
+    @property
+    def max_examples(self) -> int:
+        """Two positions to a pair, the query's included."""
+        return self.positions // 2 - 1
+
+    @property
+    def injects(self) -> bool:
+        """By addition."""
+        return self.inject != "none"
+
+    @property
+    def has_read_in(self) -> bool:
+        """The read-in, or the embedding of text, and the pre-transformer."""
+        return True
+
+    @property
+    def reads_query_last(self) -> bool:
+        """With `query="last"`."""
+        return self.query == "last"
+
+    @property
+    def sees_next_token(self) -> bool:
+        """With full attention and an answer at every token."""
+        return self.query == "every" and not self.causal
+
+    @property
+    def named_subspaces(self) -> tuple[tuple[str, int], ...]:
+        """`subspaces`."""
+        return self.subspaces
 
 
 class Embedded(NamedTuple):

@@ -46,6 +46,26 @@ class DecoderConfig(ModelConfig):
         """A freshly initialised decoder."""
         return LoopedDecoder(self)
 
+    @property
+    def input_d(self) -> int:
+        """`d`."""
+        return self.d
+
+    @property
+    def max_examples(self) -> int:
+        """Two positions to a pair, the query's included."""
+        return self.positions // 2 - 1
+
+    @property
+    def injects(self) -> bool:
+        """By addition or by multiplication."""
+        return self.inject != "none"
+
+    @property
+    def has_read_in(self) -> bool:
+        """The linear read-in."""
+        return True
+
 
 class Context(NamedTuple):
     """What every loop reads."""

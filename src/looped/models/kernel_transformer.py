@@ -104,12 +104,40 @@ class KernelTransformerConfig(ModelConfig):
         """A model with normal weights."""
         return KernelTransformer(self)
 
+    @property
+    def input_d(self) -> int:
+        """`d`."""
+        return self.d
+
+    @property
+    def max_examples(self) -> int | None:
+        """One position to an example; any number without positions."""
+        return self.positions or None
+
+    @property
+    def reads_query_last(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def hides_labels(self) -> bool:
+        """`hide_label`."""
+        return self.hide_label
+
     def __post_init__(self) -> None:
         super().__post_init__()
         counts = {"d": self.d, "layers": self.layers, "heads": len(self.heads), "models": self.models or 1}
         for name, value in counts.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        narrow = self.d + 1
+        patterns = [pattern for head in self.heads for pattern in (head.value, head.scores)]
+        reads_rest = any(pattern.shapes(self.d, self.width) != pattern.shapes(self.d, narrow) for pattern in patterns)
+        if self.width > narrow and not reads_rest:
+            raise ValueError(
+                "no head reads more of a row than (x, y), so `registers` and `positions` must be 0; got "
+                f"{self.registers} and {self.positions}. Use a head with `FullValue` or `FullScores`."
+            )
 
 
 class Rows(NamedTuple):

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.models.algoformer import AlgoFormer
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
 from looped.report.drawing import blank
@@ -38,7 +39,7 @@ def subspaces_figure(
     streams = streams_of(model, prompt, loops, row)
     titles = ["before the loop" if count == 0 else f"loop {count}" for count in loops]
     titles += ["after post"] if len(streams) > len(loops) else []
-    spaces = named(model)
+    spaces = named(model, streams.shape[-1])
     chosen = [name for name in spaces if _speaks(streams[..., spaces[name]])] if names is None else list(names)
     for name in chosen:
         if name not in spaces:
@@ -80,20 +81,18 @@ def streams_of(
             state = model.step(state, context, t)
             kept[t + 1] = state
         states = [kept[count] for count in loops]
-        post = list(getattr(model, "post", ()))
-        if post:
+        if isinstance(model, AlgoFormer) and len(model.post):
             state = states[-1]
-            for block in post:
+            for block in model.post:
                 state = block(state)
             states.append(state)
     return torch.stack([state[row].cpu() for state in states])
 
 
-def named(model: LoopedModel) -> dict[str, slice]:
-    """The coordinates of each subspace that the model's config names; the whole stream where it names none."""
+def named(model: LoopedModel, width: int) -> dict[str, slice]:
+    """The coordinates of each subspace that the config names; the whole stream, of `width`, where it names none."""
     spaces, first = {}, 0
-    whole = (("stream", getattr(model.config, "width", 0)),)
-    for name, size in getattr(model.config, "subspaces", ()) or whole:
+    for name, size in model.config.named_subspaces or (("stream", width),):
         spaces[name] = slice(first, first + size)
         first += size
     return spaces

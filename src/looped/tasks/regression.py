@@ -29,6 +29,11 @@ class LinearRegression(Task):
             raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
 
     @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
+
+    @property
     def label_variance(self) -> float:
         """d + noise^2."""
         return self.d + self.noise**2

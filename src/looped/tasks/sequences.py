@@ -96,6 +96,11 @@ class RepresentationRegression(Task):
         """Phi."""
         return _phi(self, self.d)
 
+    @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
+
     @cached_property
     def label_variance(self) -> float:
         """E|Phi(x)|^2 + noise^2, the first by fixed draws of x, to about 1e-3."""
@@ -150,6 +155,11 @@ class AutoRegression(SequenceTask):
     def phi(self) -> Representation:
         """Phi before it is divided by its norm."""
         return _phi(self, self.order * self.d)
+
+    @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
 
     @property
     def label_variance(self) -> float:

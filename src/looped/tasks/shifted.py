@@ -146,7 +146,7 @@ class Shifted(Task):
         if not self.shifts:
             return Questions(drawn, drawn.xs, drawn.ys, torch.ones(n, dtype=torch.bool, device=device))
 
-        noise = getattr(self.task, "noise", 0.0)
+        noise = self.task.label_noise
 
         def labels(xs: Tensor) -> Tensor:
             if xs is drawn.xs:  # also for tasks that cannot label new x
@@ -179,7 +179,7 @@ class Shifted(Task):
         xs = torch.zeros(1, 1, self.d)
         mask = torch.ones(self.d)
         generator = torch.Generator().manual_seed(0)
-        noise = getattr(self.task, "noise", 0.0)
+        noise = self.task.label_noise
         variance, degree = self.task.label_variance, self.task.degree
         return Draw(xs, xs, lambda xs: xs[..., 0], variance, noise, degree, mask, mask.sum(), generator)
 

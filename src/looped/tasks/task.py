@@ -34,6 +34,16 @@ class Task(ABC):
     def label_variance(self) -> float:
         """E[y^2]: what predicting zero costs, and so the unit of `error`."""
 
+    @property
+    def label_noise(self) -> float:
+        """Standard deviation of the noise in its labels."""
+        return 0.0
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """How many different tokens its text has; None: it is no text."""
+        return None
+
     @abstractmethod
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """`batch` prompts of `n` pairs on the generator's device; only the first `dims` coordinates are active."""

@@ -73,6 +73,11 @@ class Translation(SequenceTask):
             raise ValueError(f"`limit` must be at least 1; got {self.limit}.")
 
     @property
+    def vocabulary_size(self) -> int:
+        """`vocabulary`."""
+        return self.vocabulary
+
+    @property
     def label_variance(self) -> float:
         """1: the error is a cross entropy, in nats; predicting zero everywhere costs log(vocabulary)."""
         return 1.0
@@ -80,7 +85,9 @@ class Translation(SequenceTask):
     def sample(  # type: ignore[override]
         self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
     ) -> Sequence:
-        """Pairs drawn with replacement; `dims` means nothing here."""
+        """Pairs drawn with replacement."""
+        if dims is not None:
+            raise ValueError(f"text has no dimensions to switch off; got `dims`={dims}. Set `train.dims` to null.")
         table = self.table(n, generator.device)
         rows = torch.randint(len(table.ids), (batch,), generator=generator, device=generator.device)
         return _sequence(Table(table.ids[rows], table.weights[rows]))

@@ -154,7 +154,7 @@ class Sequence(_Batch):
             )
         if self.weights is not None and self.weights.shape != places:
             raise ValueError(
-                f"`weights` must have one number a token, {tuple(places)}; got {tuple(self.weights.shape)}."
+                f"`weights` must have one number per token, {tuple(places)}; got {tuple(self.weights.shape)}."
             )
 
     @property

@@ -103,6 +103,8 @@ class AlgoFormerConfig(ModelConfig):
                 '`query="every"` needs `causal=True` and `read="x"`: otherwise a pair\'s answer sees its own label. '
                 'Use `query="last"`.'
             )
+        if self.tokens == "given" and self.read == "y":
+            raise ValueError('`read="y"` names a token of a pair, and `tokens="given"` has no pairs. Use `read="x"`.')
         if self.tokens == "overlaid" and self.outputs > 1:
             raise ValueError(f'`outputs` must be 1 with `tokens="overlaid"`; got {self.outputs}. Use "apart".')
         if self.subspaces and sum(size for _, size in self.subspaces) != self.width:

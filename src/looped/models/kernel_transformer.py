@@ -130,6 +130,14 @@ class KernelTransformerConfig(ModelConfig):
         for name, value in counts.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        narrow = self.d + 1
+        patterns = [pattern for head in self.heads for pattern in (head.value, head.scores)]
+        reads_rest = any(pattern.shapes(self.d, self.width) != pattern.shapes(self.d, narrow) for pattern in patterns)
+        if self.width > narrow and not reads_rest:
+            raise ValueError(
+                "no head reads more of a row than (x, y), so `registers` and `positions` must be 0; got "
+                f"{self.registers} and {self.positions}. Use a head with `FullValue` or `FullScores`."
+            )
 
 
 class Rows(NamedTuple):

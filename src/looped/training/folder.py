@@ -120,6 +120,10 @@ class Folder:
                 f"{checkpoint.experiment}. Restore config.json from a copy, or train in another folder."
             )
 
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder for this process; `Busy` where another one trains it."""
+        return locked(self.path / "lock", str(self.path))
+
     def tidy(self) -> None:
         """Remove what a kill left of unfinished writes; only for the process that holds the lock."""
         for pattern in ("checkpoints/.*.tmp", ".metrics.jsonl.*.tmp", ".provenance.json.*.tmp"):

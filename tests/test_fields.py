@@ -11,7 +11,7 @@ from looped.config import change, decode, encode
 from looped.experiment import Adam, Experiment, TrainConfig
 from looped.functional import kernels
 from looped.functional.schedules import Ramp, RandomDepth, Staircase
-from looped.models.algoformer import Part
+from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.models.blocks import relu
 from looped.models.kernel_transformer import query_covariates
 from looped.models.patterns import CovariateScores, LabelValue
@@ -34,14 +34,7 @@ BASES = {
 HALF = {"type": "looped.tasks.gaussian_process:Part", "kernel": "looped.functional.kernels:exp", "weight": 0.5}
 VALUES = {
     ("Experiment", "task"): SparseRegression(d=3, nonzero=2),
-    ("Experiment", "model"): {
-        "type": "AlgoFormerConfig",
-        "d": 3,
-        "width": 8,
-        "loops": 4,
-        "inject": "add",
-        "positions": 12,
-    },
+    ("Experiment", "model"): AlgoFormerConfig(d=3, width=8, loops=4, inject="add", positions=12),
     ("Experiment", "train"): TrainConfig(steps=3, batch=3, points=4),
     ("GaussianProcess", "kernel"): kernels.exp,
     ("GaussianProcess", "eigenvalues"): [1.0, 2.0, 1.0, 1.0, 1.0],

@@ -180,5 +180,5 @@ def test_errors_say_what_came_and_what_to_do():
         model(prompt_of(1, 0, 3, 0))
     with pytest.raises(ValueError, match="Raise it to 5"):
         build(unrestricted(d=3, loops=1, positions=4))(prompt_of(1, 5, 3, 0))
-    with pytest.raises(ValueError, match="`registers` and `positions` must be 0; got 2 and 0. Use a head with"):
+    with pytest.raises(ValueError, match="`registers` and `positions` must be 0; got 2 and 0"):
         restricted(d=3, loops=1, registers=2)

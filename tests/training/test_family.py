@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from looped.cli.report import run_folders
 from looped.experiment import Adam, AdamW
 from looped.files import read_json, write_json
 from looped.functional.schedules import Staircase, Trapezoid
@@ -17,6 +18,7 @@ from looped.tasks.regression import LinearRegression
 from looped.training import training_loop
 from looped.training.clip import Clip
 from looped.training.family import build_family, family_folder, load_family, train_family
+from looped.training.folder import is_family
 from looped.training.provenance import commit
 from looped.training.rollback import Rollback
 from looped.training.stopping import Interrupted, stop_signals
@@ -228,6 +230,8 @@ def test_a_finished_family_is_loaded_and_not_trained(tmp_path):
     assert trained.seconds == again.seconds == loaded.seconds > 0
     assert loaded.folder.provenance()["commit"] == commit()
     assert load_family(tmp_path / "nothing") is None
+    assert is_family(folder)
+    assert run_folders(tmp_path) == []  # `looped report` shows runs
 
 
 def test_seconds_and_commits_add_up_over_processes(tmp_path, monkeypatch):

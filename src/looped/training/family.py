@@ -182,7 +182,7 @@ def _config(identity: Mapping[str, Any], counts: Mapping[str, int], rules: Mappi
     """What config.json holds: the identity, and the settings that the trainer knows."""
     encoded = {name: encode(rule, without="defaults") for name, rule in rules.items() if rule is not None}
     # through JSON, as it is read back: lists for tuples
-    return json.loads(json.dumps({**identity, "training": {**counts, **encoded}}))
+    return json.loads(json.dumps({"family": identity, "training": {**counts, **encoded}}))
 
 
 def _train_in_folder(

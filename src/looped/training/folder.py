@@ -161,6 +161,14 @@ def begin(path: Path, config: Mapping[str, Any], what: str, same: Callable[[Any]
         raise ValueError(f"{path} cannot be written ({error.strerror}). Name another folder with --out.") from None
 
 
+def is_family(path: Path) -> bool:
+    """Whether a folder is a family's, not a run's."""
+    with contextlib.suppress(ValueError):
+        config = read_json(path / "config.json")
+        return isinstance(config, dict) and "family" in config
+    return False
+
+
 @contextlib.contextmanager
 def traceless(paths: Sequence[Path]) -> Iterator[None]:
     """Training that is refused before it wrote anything leaves no folder that was not there before."""

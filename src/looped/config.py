@@ -26,26 +26,26 @@ C = TypeVar("C")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """The end of an error message about an unknown name: the nearest valid one, or all of them."""
+    """The end of an error message about an unknown name: the nearest valid name, or all of them."""
     valid = sorted(valid)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     return f"Did you mean `{close[0]}`?" if close else f"Valid: {', '.join(valid)}."
 
 
 LATER = {"later": True}
-"""Metadata of a field that earlier versions lack: at its default it is left out of a run's config.
+"""Metadata of a field that was added later: at its default it is left out of a run's config.
 
-So older runs keep their hash; the default is what earlier versions did, and may never change.
+So older runs keep their hash. The default is what earlier versions did, and must never change.
 """
 
 
 def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "nothing") -> Any:
-    """A config as plain JSON data, without fields that have their default values: none, the `LATER` ones, or all."""
+    """A config as plain JSON data; `without` says which fields are left out where they have their defaults."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: encode(getattr(value, field.name), without=without)
             for field in dataclasses.fields(value)
-            if field.init and not (_may_go(field, without) and _is_default(field, getattr(value, field.name)))
+            if field.init and not (_may_be_left_out(field, without) and _is_default(field, getattr(value, field.name)))
         }
         return {"type": name_of(type(value)), **fields}
     if isinstance(value, (list, tuple)):
@@ -57,7 +57,7 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
     raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
 
 
-def _may_go(field: dataclasses.Field, without: str) -> bool:
+def _may_be_left_out(field: dataclasses.Field, without: str) -> bool:
     return without == "defaults" or (without == "later" and "later" in field.metadata)
 
 
@@ -67,7 +67,7 @@ def _is_default(field: dataclasses.Field, value: Any) -> bool:
 
 
 def name_of(thing: Any) -> str:
-    """`module:name` of a class or function; a script's own things are named after its file."""
+    """`module:name` of a class or function; what a script defines is named after its file."""
     if "<" in thing.__qualname__:
         raise ValueError(f"a config can only hold module-level names; got `{thing.__qualname__}`. Move it out.")
     return f"{_module_name(thing.__module__)}:{thing.__qualname__}"
@@ -79,7 +79,7 @@ def _module_name(module: str) -> str:
 
 
 def decode(data: Any, hint: Any, where: str = "", code: Mapping[str, Any] | None = None) -> Any:
-    """Read `data` as the annotated type `hint`; every mismatch is an error that says where."""
+    """Read `data` as the annotated type `hint`; an error says where they do not match."""
     origin = typing.get_origin(hint)
     if hint is Any:
         return data
@@ -195,7 +195,7 @@ def _resolve(name: Any, where: str, code: Mapping[str, Any] | None) -> Any:
             thing = getattr(thing, part)
     except (ImportError, AttributeError):
         raise ValueError(f"`{where}` names `{name}`, which this version of looped does not have.") from None
-    command = module.split(".")[1:2] in (["cli"], ["__main__"])  # what is typed is no part of an experiment
+    command = module.split(".")[1:2] in (["cli"], ["__main__"])  # commands are no part of an experiment
     known = inspect.isclass(thing) or inspect.isfunction(thing)
     if command or not known or getattr(thing, "__module__", None) != module:
         raise ValueError(f"`{where}` must name a class or function of looped; got `{name}`.")
@@ -237,7 +237,7 @@ def load_code(path: str | Path) -> types.ModuleType:
 
 
 def code_places(config: Any) -> dict[str, str]:
-    """The modules outside this library that a config names, and their files: what another process must load first."""
+    """The modules outside this library that a config names, with their files: another process must load them first."""
     modules = {_module_name(kind.__module__): sys.modules[kind.__module__] for kind in kinds(config)}
     return {
         name: str(Path(module.__file__).resolve())
@@ -282,7 +282,7 @@ def _assign(data: dict[str, Any], path: str, value: Any) -> None:
 
 
 def kinds(config: Any) -> list[Any]:
-    """The classes and functions that a config already holds: code the user has handed over by using it."""
+    """The classes and functions that a config holds; the user handed them over by using them."""
     if dataclasses.is_dataclass(config):
         parts = [kinds(getattr(config, field.name)) for field in dataclasses.fields(config)]
         return [type(config), *(kind for part in parts for kind in part)]

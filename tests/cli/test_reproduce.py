@@ -31,7 +31,7 @@ def test_a_figure_is_measured_drawn_and_judged(call, tmp_path):
 
 def test_json_has_the_claims_and_a_kept_result_is_not_measured_again(call, tmp_path):
     where = ("--scale", "smoke", "--out", tmp_path, "--device", "cpu", "--json")
-    code, out, error = call("reproduce", "chen24", "gatmiry24.fig1a", *where)
+    code, out, error = call("reproduce", "chen24", "gatmiry24.fig1a", *where, "--runs", tmp_path / "runs")
     assert code == 0
     assert error == ""
     claims = json.loads(out)

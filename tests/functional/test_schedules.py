@@ -94,6 +94,7 @@ def test_trapezoid_of_a_short_run_stays_positive():
         (Ramp, {"start": 1, "stop": 2, "share": 1.1}, r"`share` must be in \(0, 1\]; got 1.1"),
         (Ramp, {"start": 5, "stop": 2, "share": 0.5}, "a ramp climbs; got start=5, stop=2"),
         (RandomDepth, {"low": 3, "high": 2}, "`low` must be at most high=2; got 3"),
+        (Trapezoid, {"floor": 0.5}, "`floor` is where the decay ends, and `decay` is 0; got 0.5"),
         (Trapezoid, {"warmup": -0.1}, r"`warmup` \+ `decay` must be in \[0, 1\]"),
         (Trapezoid, {"warmup": 0.6, "decay": 0.6}, r"`warmup` \+ `decay` must be in \[0, 1\]; got 0.6 and 0.6"),
     ],
@@ -101,3 +102,16 @@ def test_trapezoid_of_a_short_run_stays_positive():
 def test_bad_fields_are_refused(make, fields, message):
     with pytest.raises(ValueError, match=message):
         make(**fields)
+
+
+@pytest.mark.parametrize("steps", [1, 7, 5000])
+def test_bounds_are_the_least_and_the_largest_value(steps):
+    schedules = [
+        Staircase(start=-3, stop=4, by=2, every=9),
+        Ramp(start=-2, stop=5, share=0.7),
+        Trapezoid(warmup=0.2, decay=0.4, floor=0.1),
+    ]
+    for schedule in schedules:
+        values = [schedule(step, steps) for step in range(steps)]
+        assert schedule.bounds(steps) == pytest.approx((min(values), max(values)), rel=0.01)
+    assert RandomDepth(low=-3, high=2).bounds(steps) == (-3, 2)

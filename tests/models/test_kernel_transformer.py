@@ -179,4 +179,6 @@ def test_errors_say_what_came_and_what_to_do():
     with pytest.raises(ValueError, match="at least 2 pairs"):
         model(prompt_of(1, 0, 3, 0))
     with pytest.raises(ValueError, match="Raise it to 5"):
-        build(restricted(d=3, loops=1, positions=4))(prompt_of(1, 5, 3, 0))
+        build(unrestricted(d=3, loops=1, positions=4))(prompt_of(1, 5, 3, 0))
+    with pytest.raises(ValueError, match="`registers` and `positions` must be 0; got 2 and 0"):
+        restricted(d=3, loops=1, registers=2)

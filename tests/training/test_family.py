@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 
+from looped.cli.report import run_folders
 from looped.experiment import Adam, AdamW
 from looped.files import read_json, write_json
 from looped.functional.schedules import Staircase, Trapezoid
@@ -17,6 +18,7 @@ from looped.tasks.regression import LinearRegression
 from looped.training import training_loop
 from looped.training.clip import Clip
 from looped.training.family import build_family, family_folder, load_family, train_family
+from looped.training.folder import is_family
 from looped.training.provenance import commit
 from looped.training.rollback import Rollback
 from looped.training.stopping import Interrupted, stop_signals
@@ -228,6 +230,8 @@ def test_a_finished_family_is_loaded_and_not_trained(tmp_path):
     assert trained.seconds == again.seconds == loaded.seconds > 0
     assert loaded.folder.provenance()["commit"] == commit()
     assert load_family(tmp_path / "nothing") is None
+    assert is_family(folder)
+    assert run_folders(tmp_path) == []  # `looped report` shows runs
 
 
 def test_seconds_and_commits_add_up_over_processes(tmp_path, monkeypatch):
@@ -277,3 +281,33 @@ def test_families_in_threads_stop_when_the_main_thread_says_so(tmp_path):
         for job in jobs:
             with pytest.raises(Interrupted):
                 job.result()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("rollback", [None, Rollback()], ids=["adam", "rollback"])
+def test_captured_steps_are_the_plain_ones_and_go_on_after_a_stop(tmp_path, rollback):
+    def train_on_gpu(folder, graph, tell=None):
+        generator = torch.Generator("cuda").manual_seed(3)
+        return train_family(
+            {"w": torch.linspace(-1, 1, 6, device="cuda").view(3, 2)},
+            lambda family, batch: 1 + (family["w"] - 0.1 * batch).square().sum(1),
+            folder=folder,
+            identity=IDENTITY,
+            steps=40,
+            optimizer=Adam(learning_rate=0.05, schedule=Trapezoid(decay=0.5)),
+            clip=Clip(norm=(0.5, 1.0), over="layer"),
+            rollback=rollback,
+            draw=lambda step: torch.randn(3, 2, generator=generator, device="cuda"),
+            every=3,
+            generators=[generator],
+            checkpoint_seconds=0,
+            progress=tell,
+            graph=graph,
+        )
+
+    plain, captured = (train_on_gpu(None, graph) for graph in (False, True))
+    torch.testing.assert_close(captured.losses, plain.losses)
+    torch.testing.assert_close(captured.family["w"], plain.family["w"])
+    with pytest.raises(Interrupted):
+        train_on_gpu(tmp_path / "a", True, lambda done: signal.raise_signal(signal.SIGINT) if done == 20 else None)
+    torch.testing.assert_close(train_on_gpu(tmp_path / "a", True).family["w"], plain.family["w"])

@@ -12,6 +12,7 @@ from looped.cli.output import show
 from looped.files import read_json
 from looped.report.page import write_report
 from looped.reproduce import kept_results
+from looped.training.folder import is_family
 from looped.training.kept import hint, locate
 from looped.training.run import Run
 from looped.training.sweep import sweep_folders
@@ -59,4 +60,4 @@ def run_folders(path: Path) -> list[Path]:
         raise ValueError(
             f"{path} is not a run folder or a folder that holds some. Train one first: looped demo{hint(path)}"
         )
-    return sorted(folder for folder in path.iterdir() if (folder / "config.json").is_file())
+    return sorted(folder for folder in path.iterdir() if (folder / "config.json").is_file() and not is_family(folder))

@@ -107,6 +107,8 @@ class Trapezoid(Schedule):
     def __post_init__(self) -> None:
         if min(self.warmup, self.decay) < 0 or self.warmup + self.decay > 1:
             raise ValueError(f"`warmup` + `decay` must be in [0, 1]; got {self.warmup} and {self.decay}.")
+        if self.floor and not self.decay:
+            raise ValueError(f"`floor` is where the decay ends, and `decay` is 0; got {self.floor}. Raise `decay`.")
 
     def __call__(self, step: int, steps: int) -> float:
         """min(1, (step + 1) / (warmup steps), (steps - step) / (decay steps)), at least `floor` on the way down."""

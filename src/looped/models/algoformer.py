@@ -19,7 +19,7 @@ from looped.prompt import AnyPrompt, Sequence
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """The shape of one of the three transformers; no layers leave it out."""
+    """The shape of one of the three transformers; without layers it is left out."""
 
     layers: int = 1
     """Blocks, applied one after the other."""
@@ -40,25 +40,25 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class AlgoFormerConfig(ModelConfig):
-    """An AlgoFormer; without layers in `pre` and `post` the vanilla looped model, with one loop a standard one."""
+    """An AlgoFormer; without `pre` and `post` layers it is the vanilla looped model, with one loop a standard one."""
 
     d: int = 20
     """Dimension of x, or of a token of a sequence; 1 for text, whose tokens are whole numbers."""
     outputs: int = 1
     """How many numbers are predicted at a token: the dimension of y."""
     vocabulary: int | None = None
-    """For text, how many different tokens there are: they are embedded, not read in, and the answers are logits."""
+    """For text, how many different tokens there are. They are embedded, not read in, and the answers are logits."""
     width: int = 256
     """Width of the residual stream: the paper's D."""
     positions: int = 203
-    """Learned positions: the longest prompt has as many tokens, two to a pair."""
+    """Learned positions, one for each token of the longest prompt; a pair is two tokens."""
     tokens: Literal["overlaid", "apart", "given"] = "overlaid"
-    """How a prompt becomes tokens: x and (y, 0..0) as in yang24; (x, 0) and (0, y) as gao24's proofs write it; or
-    they are given, as a `Sequence`."""
+    """How a prompt becomes tokens: x and (y, 0..0) as in yang24; (x, 0) and (0, y) as in gao24's proofs; or
+    the tokens are given, as a `Sequence`."""
     query: Literal["every", "last"] = "every"
-    """Which x is asked about. `last` hides the last pair's label and marks its tokens: needed with full attention."""
+    """Which x is the query. `last` hides the last pair's label and marks its tokens; full attention needs it."""
     read: Literal["x", "y"] = "x"
-    """The token of a pair that carries the answer; of y, only where its label is hidden."""
+    """The token of a pair that carries the answer; `y` needs a hidden label."""
     pre: Part = field(default_factory=Part)
     """The pre-transformer."""
     loop: Part = field(default_factory=Part)
@@ -72,7 +72,7 @@ class AlgoFormerConfig(ModelConfig):
     loop_norm: bool = False
     """LayerNorm at the end of every loop, as yang24's program has it; it replaces the last one where post is empty."""
     activation: Activation = gelu
-    """Of the MLPs: a function of this library."""
+    """The activation of the MLPs, a function of this library."""
     causal: bool = True
     """Whether a token reads only itself and those before it (decoder), or all (encoder)."""
     subspaces: tuple[tuple[str, int], ...] = ()
@@ -103,6 +103,8 @@ class AlgoFormerConfig(ModelConfig):
                 '`query="every"` needs `causal=True` and `read="x"`: otherwise a pair\'s answer sees its own label. '
                 'Use `query="last"`.'
             )
+        if self.tokens == "given" and self.read == "y":
+            raise ValueError('`read="y"` names a token of a pair, and `tokens="given"` has no pairs. Use `read="x"`.')
         if self.tokens == "overlaid" and self.outputs > 1:
             raise ValueError(f'`outputs` must be 1 with `tokens="overlaid"`; got {self.outputs}. Use "apart".')
         if self.subspaces and sum(size for _, size in self.subspaces) != self.width:
@@ -277,7 +279,7 @@ class AlgoFormer(LoopedModel):
         return answers if self.config.tokens == "given" or self.config.outputs > 1 else answers.squeeze(-1)
 
     def _read(self, tokens: Tensor) -> Tensor:
-        """The tokens in the stream, before positions; every model of a stack reads them, unless each has its own."""
+        """The tokens in the stream, before positions; all models of a stack read the same, unless each has its own."""
         stacked = self.positions.ndim == 3
         if self.words is not None:
             if not stacked:
@@ -320,10 +322,10 @@ def pairs(xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n outputs"]
 
 
 def given(tokens: Float[Tensor, "*batch seq token"] | Int[Tensor, "*batch seq"]) -> Sequence:
-    """Tokens as a sequence to predict from; its targets are the tokens themselves, and nobody reads them."""
+    """Tokens as a sequence to predict from; the targets are the tokens themselves, and are not read."""
     return Sequence(tokens, tokens)
 
 
 def _axis(weight: Tensor) -> Tensor:
-    """Put an axis of one where a stack of models has its batch."""
+    """Insert the batch axis, of length 1, into the weights of a stack of models."""
     return weight if weight.ndim == 2 else weight[:, None]

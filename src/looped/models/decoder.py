@@ -28,11 +28,11 @@ class DecoderConfig(ModelConfig):
     layers: int = 1
     """Blocks applied in each loop: the paper's L."""
     positions: int = 203
-    """Learned positions: the longest prompt has half as many pairs."""
+    """Learned positions, two for each pair of the longest prompt."""
     inject: Literal["add", "multiply", "none"] = "add"
     """How a loop reads the prompt P: Y + P, Y * P, or not at all (weight tying: Y starts at P)."""
     inside: bool = True
-    """Positions and final LayerNorm act inside every loop, as yang24 trained it; False: once, around the loop."""
+    """Whether positions and final LayerNorm act inside every loop, as yang24 trained it, or once, around the loop."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -122,7 +122,7 @@ class LoopedDecoder(LoopedModel):
         return self._shared(interleave(prompt, self.positions.dtype))
 
     def read(self, tokens: Float[Tensor, "*models batch seq d"]) -> Context:
-        """What every loop reads, of interleaved tokens."""
+        """Read interleaved tokens in: what every loop reads."""
         tokens = self.read_in(tokens)
         by_addition = self.config.inject == "add" or not self.config.inside
         return Context(tokens + self._positions(tokens) if by_addition else tokens)
@@ -163,7 +163,7 @@ class LoopedDecoder(LoopedModel):
         return positions if positions.ndim == 2 else positions[:, None]
 
     def _shared(self, tokens: Tensor) -> Tensor:
-        """Give every model of a stack the same prompts, unless each comes with its own."""
+        """Give every model of a stack the same prompts, unless each has its own already."""
         stacked = self.positions.ndim == 3 and tokens.ndim == 3
         return tokens.expand(self.positions.shape[0], -1, -1, -1) if stacked else tokens
 
@@ -174,7 +174,7 @@ def interleave(prompt: Prompt, dtype: torch.dtype | None = None) -> Float[Tensor
     In the prompt's precision, or in `dtype`.
     """
     xs = prompt.xs
-    # written straight to where they belong, in the precision they are read in: each copy is a kernel in a captured step
+    # written straight to their place in the precision they are read in: each copy is a kernel in a captured step
     tokens = xs.new_zeros(*xs.shape[:-1], 2, xs.shape[-1], dtype=dtype or xs.dtype)
     tokens[..., 0, :] = xs
     tokens[..., 1, 0] = prompt.ys

@@ -59,11 +59,11 @@ class Head:
     """One attention head: its kernel, and which entries of its matrices are free."""
 
     kernel: Kernel = kernels.linear
-    """h, a function of (keys, queries): any kernel, `attention.softmax`, or any callable alike."""
+    """h, a function of (keys, queries): a kernel, `attention.softmax`, or any function like them."""
     value: ValuePattern
-    """What each example gives: V z_i."""
+    """The values V z_i of the examples."""
     scores: ScorePattern
-    """What kernel and rows meet: h(B z_i, C z_j)."""
+    """What the kernel reads: h(B z_i, C z_j)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class KernelTransformerConfig(ModelConfig):
     heads: tuple[Head, ...]
     """The heads of every layer; their updates add."""
     scale: float = 1.0
-    """What multiplies the update: 1 in cheng24, -1 in chen24 and gatmiry24."""
+    """Factor on the update: 1 in cheng24, -1 in chen24 and gatmiry24."""
     mean: bool = False
     """Whether the update is divided by the number of examples, as in gatmiry24."""
     hide_label: bool = True
@@ -91,9 +91,9 @@ class KernelTransformerConfig(ModelConfig):
     readout: Readout = query_label
     """What is read off the last row."""
     models: int | None = None
-    """How many models stand side by side in a leading axis of every weight; None for one, without the axis."""
+    """How many models there are, as a leading axis of every weight; None: one, without the axis."""
     init_std: float = 0.1
-    """Standard deviation of the free entries at first."""
+    """Standard deviation of the initial weights."""
 
     @property
     def width(self) -> int:
@@ -130,6 +130,14 @@ class KernelTransformerConfig(ModelConfig):
         for name, value in counts.items():
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        narrow = self.d + 1
+        patterns = [pattern for head in self.heads for pattern in (head.value, head.scores)]
+        reads_rest = any(pattern.shapes(self.d, self.width) != pattern.shapes(self.d, narrow) for pattern in patterns)
+        if self.width > narrow and not reads_rest:
+            raise ValueError(
+                "no head reads more of a row than (x, y), so `registers` and `positions` must be 0; got "
+                f"{self.registers} and {self.positions}. Use a head with `FullValue` or `FullScores`."
+            )
 
 
 class Rows(NamedTuple):
@@ -163,9 +171,9 @@ class KernelHead(nn.Module):
         out_j = sum over the examples i of h(B z_i, C z_j) V z_i
         """
         weights, d, examples = self.at(layer), self.config.d, rows[..., :-1, :]
-        askers = rows[..., -1:, :] if self.config.query_only else rows
+        readers = rows[..., -1:, :] if self.config.query_only else rows
         return kernel_attention(
-            self.head.scores.queries(askers, weights, d),
+            self.head.scores.queries(readers, weights, d),
             self.head.scores.keys(examples, weights, d),
             self.head.value.values(examples, weights, d),
             self.head.kernel,
@@ -273,8 +281,8 @@ def functional(
     Ref: cheng24, Eq. (3) and (26), Assumption 4.4.
     """
     value = BlockValue() if transform else LabelValue()
-    each = kernel if isinstance(kernel, tuple) else (kernel,)
-    heads = tuple(Head(kernel=one, value=value, scores=FactoredScores()) for one in each)
+    each_kernel = kernel if isinstance(kernel, tuple) else (kernel,)
+    heads = tuple(Head(kernel=head_kernel, value=value, scores=FactoredScores()) for head_kernel in each_kernel)
     return KernelTransformerConfig(d=d, loops=loops, layers=layers, heads=heads, **fields)
 
 

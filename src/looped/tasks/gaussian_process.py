@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -109,7 +109,9 @@ class MixedProcess(GaussianProcess):
         Part(kernel=kernels.linear, weight=0.5, scales=(1.0, 1.0, 0.0, 0.0, 0.0)),
         Part(kernel=kernels.exp, weight=0.5, scales=(0.0, 0.0, 0.5**0.5, 0.5**0.5, 0.5**0.5)),
     )
-    """The summands; `kernel` is not read."""
+    """The summands."""
+    kernel: Kernel = field(init=False, repr=False, compare=False, default=kernels.exp)
+    """Not read: each part has its own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -83,7 +83,9 @@ class Translation(SequenceTask):
         return 1.0
 
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
-        """Pairs drawn with replacement; `dims` is ignored."""
+        """Pairs drawn with replacement."""
+        if dims is not None:
+            raise ValueError(f"text has no dimensions to switch off; got `dims`={dims}. Set `train.dims` to null.")
         pairs = self.everything(n, generator.device)
         return pairs.rows(torch.randint(len(pairs.tokens), (batch,), generator=generator, device=generator.device))
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from looped.experiment import Experiment
-from looped.files import digest, locked
+from looped.files import digest
 from looped.prompt import P
 from looped.training.folder import Checkpoint, read_checkpoint
 from looped.training.run import Run
@@ -63,7 +63,7 @@ class Team:
 
     def lock(self, run: Run) -> contextlib.AbstractContextManager[None]:
         """The lock of a run; rank 0 holds it for the whole team."""
-        return locked(run.path / "lock", str(run.path)) if self.leads else contextlib.nullcontext()
+        return run.lock() if self.leads else contextlib.nullcontext()
 
     def checkpoints(self, runs: Sequence[Run], find: Callable[[], list[Checkpoint | None]]) -> list[Checkpoint | None]:
         """The checkpoints that rank 0 finds to go on from; the others read the same ones from the folder."""

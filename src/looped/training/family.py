@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from looped.config import encode
 from looped.experiment import OptimizerConfig, hash_of, is_plain
-from looped.files import locked, read_json
+from looped.files import read_json
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import stack
@@ -130,7 +130,7 @@ def train_family(
     every: int = 1,
     generators: Sequence[torch.Generator] = (),
     log_every: int = 1,
-    checkpoint_seconds: float = 30.0,
+    checkpoint_seconds: float = 10.0,
     watch: Callable[[Any], Tensor] | None = None,
     progress: Callable[[int], None] | None = None,
     graph: bool = False,
@@ -154,45 +154,51 @@ def train_family(
             raise ValueError(f"`{name}` must be at least 1; got {value}.")
     if optimizer.clip is not None and clip is not None:
         raise ValueError("gradients are clipped once; got `optimizer.clip` and `clip`. Set one of them to None.")
+    if folder is not None and identity is None:
+        raise ValueError("a `folder` needs the family's `identity`: all that decides what is trained, as JSON data.")
     module = family if isinstance(family, nn.Module) else nn.ParameterDict({k: v.clone() for k, v in family.items()})
     clip = Clip(norm=optimizer.clip) if optimizer.clip is not None else clip
-    options = {"steps": steps, "every": every, "log_every": log_every}
+    counts = {"steps": steps, "every": every, "log_every": log_every}
     rules = {"optimizer": optimizer, "clip": clip, "rollback": rollback}
-
-    def trainer(opened: Folder | None) -> FamilyTrainer:
-        return FamilyTrainer(
-            module, loss, opened, **options, **rules, draw=draw, generators=generators, watch=watch, graph=graph,
-            checkpoint_seconds=checkpoint_seconds,
-        )  # fmt: skip
+    config = {} if identity is None else _config(identity, counts, rules)
+    opened = None if folder is None else Folder(Path(folder), hash_of(config))
+    training = FamilyTrainer(
+        module, loss, opened, **counts, **rules, draw=draw, generators=generators, watch=watch, graph=graph,
+        checkpoint_seconds=checkpoint_seconds,
+    )  # fmt: skip
 
     def tell(done: int) -> None:
         if progress is not None and (done - 1) % log_every == 0:
             progress(done)
 
-    if folder is None:
-        training = trainer(None)
+    if opened is None:
         training.run(tell)
-        return training.result(family)
-    if identity is None:
-        raise ValueError("a `folder` needs the family's `identity`: all that decides what is trained, as JSON data.")
+    else:
+        _train_in_folder(training, opened, config, tell)
+    return training.result(family)
+
+
+def _config(identity: Mapping[str, Any], counts: Mapping[str, int], rules: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.json holds: the identity, and the settings that the trainer knows."""
     encoded = {name: encode(rule, without="defaults") for name, rule in rules.items() if rule is not None}
-    config = {**identity, "training": {**options, **encoded}}
-    config = json.loads(json.dumps(config))  # as it is read back: lists for tuples
-    path = Path(folder)
-    with traceless([path]), contextlib.ExitStack() as locks:
-        begin(path, config, "family")
-        opened = Folder(path, hash_of(config))
-        training = trainer(opened)
-        finished = opened.finished(steps)
+    # through JSON, as it is read back: lists for tuples
+    return json.loads(json.dumps({"family": identity, "training": {**counts, **encoded}}))
+
+
+def _train_in_folder(
+    training: FamilyTrainer, folder: Folder, config: Mapping[str, Any], tell: Callable[[int], None]
+) -> None:
+    with traceless([folder.path]), contextlib.ExitStack() as locks:
+        begin(folder.path, config, "family")
+        finished = folder.finished(training.steps)
         if not finished:  # else nothing is written, not even a lock
-            locks.enter_context(threads(opened))
-            with writing(opened):
-                locks.enter_context(locked(path / "lock", str(path)))
-                opened.tidy()
-        checkpoint = opened.latest(mend=not finished)
+            locks.enter_context(threads(folder))
+            with writing(folder):
+                locks.enter_context(folder.lock())
+                folder.tidy()
+        checkpoint = folder.latest(mend=not finished)
         training.restore([] if checkpoint is None else [checkpoint])
         training.run(tell)
-        return training.result(family)
 
 
 class FamilyTrainer(TrainingLoop):
@@ -209,8 +215,11 @@ class FamilyTrainer(TrainingLoop):
         self.family, self.loss, self.clip, self.draw, self.watch = family, loss, clip, draw, watch
         self.every, self.log_every, self.schedule = every, log_every, optimizer.schedule
         self.on_gpu = self.device.type == "cuda"
-        self.optimizers = Optimizers(family, optimizer, captured=self.on_gpu) if rollback is None else None
-        self.rollback = None if rollback is None else RollbackAdam(family, optimizer, rollback)
+        self.optimizer: Optimizers | RollbackAdam = (
+            Optimizers(family, optimizer, captured=self.on_gpu)
+            if rollback is None
+            else RollbackAdam(family, optimizer, rollback)
+        )
         # a captured step reads the factor on the rate where it lies
         self.factor: float | Tensor = torch.ones((), device=self.device) if self.on_gpu else 1.0
         self.batch: Any = None
@@ -245,9 +254,9 @@ class FamilyTrainer(TrainingLoop):
 
     def finish(self) -> None:
         """Let a model whose last update was a jump go back, and look at the family once more."""
-        if self.rollback is not None:
+        if isinstance(self.optimizer, RollbackAdam):
             with torch.no_grad():
-                self.rollback.finish(self.loss(self.family, self.batch))
+                self.optimizer.finish(self.loss(self.family, self.batch))
         self._watch()
 
     def checkpoint_due(self) -> bool:
@@ -263,13 +272,12 @@ class FamilyTrainer(TrainingLoop):
         """Weights, optimiser and random state, and all that was logged."""
         if not self.folders:
             return []
-        state = (self.optimizers or self.rollback).tensors()  # type: ignore[union-attr]
         # the batch is not saved but drawn again: in the middle of its steps that takes the state before its draw
         random = self._random_state() if self.done % self.every == 0 else self.before_draw
         return [
             {
                 **{f"model/{name}": value.detach() for name, value in self.family.state_dict().items()},
-                **{f"optimizer/{name}": value for name, value in state.items()},
+                **{f"optimizer/{name}": value for name, value in self.optimizer.tensors().items()},
                 **{f"generator/{index}": value for index, value in enumerate(random)},
                 "steps": torch.tensor(self._logged_steps()),
                 "losses": torch.stack(self.losses),
@@ -282,7 +290,7 @@ class FamilyTrainer(TrainingLoop):
         (checkpoint,) = checkpoints
         self.family.load_state_dict(checkpoint.part("model"))
         state = {name: value.to(self.device) for name, value in checkpoint.part("optimizer").items()}
-        (self.optimizers or self.rollback).load(state)  # type: ignore[union-attr]
+        self.optimizer.load(state)
         tensors = checkpoint.tensors
         for index, generator in enumerate(self.generators):
             generator.set_state(tensors[f"generator/{index}"])
@@ -300,7 +308,7 @@ class FamilyTrainer(TrainingLoop):
             steps=self._logged_steps(),
             losses=torch.stack(self.losses),
             watched=torch.stack(self.watched) if self.watched else None,
-            returns=None if self.rollback is None else self.rollback.returns,
+            returns=self.optimizer.returns if isinstance(self.optimizer, RollbackAdam) else None,
             seconds=self.folders[0].provenance().get("train_seconds", 0.0) if self.folders else self.seconds,
             folder=self.folders[0] if self.folders else None,
         )
@@ -323,8 +331,8 @@ class FamilyTrainer(TrainingLoop):
                 old.copy_(new)
 
     def _set_factor(self, factor: float) -> None:
-        if self.rollback is not None:
-            self.rollback.set_rate(factor)
+        if isinstance(self.optimizer, RollbackAdam):
+            self.optimizer.set_rate(factor)
         elif isinstance(self.factor, Tensor):
             self.factor.fill_(factor)
         else:
@@ -335,15 +343,14 @@ class FamilyTrainer(TrainingLoop):
         # not backward(): it would bind the weights to the stream they were first used on
         gradients = torch.autograd.grad(losses.sum(), self.weights, allow_unused=True)
         self.output = losses.detach()
-        if self.rollback is not None:
-            self.rollback.step(self.output, gradients, self.clip)
+        if isinstance(self.optimizer, RollbackAdam):
+            self.optimizer.step(self.output, gradients, self.clip)
             return
         for weight, gradient in zip(self.weights, gradients, strict=True):
             weight.grad = gradient
         if self.clip is not None:
             self.clip([gradient for gradient in gradients if gradient is not None])
-        assert self.optimizers is not None
-        self.optimizers.step(self.factor)
+        self.optimizer.step(self.factor)
 
     def _capture(self) -> None:
         """Record the step as a CUDA graph; where that fails, plain steps go on."""

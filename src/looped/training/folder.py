@@ -120,6 +120,10 @@ class Folder:
                 f"{checkpoint.experiment}. Restore config.json from a copy, or train in another folder."
             )
 
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the folder for this process; `Busy` where another one trains it."""
+        return locked(self.path / "lock", str(self.path))
+
     def tidy(self) -> None:
         """Remove what a kill left of unfinished writes; only for the process that holds the lock."""
         for pattern in ("checkpoints/.*.tmp", ".metrics.jsonl.*.tmp", ".provenance.json.*.tmp"):
@@ -155,6 +159,14 @@ def begin(path: Path, config: Mapping[str, Any], what: str, same: Callable[[Any]
         write_json(path / "config.json", config)
     except OSError as error:
         raise ValueError(f"{path} cannot be written ({error.strerror}). Name another folder with --out.") from None
+
+
+def is_family(path: Path) -> bool:
+    """Whether a folder is a family's, not a run's."""
+    with contextlib.suppress(ValueError):
+        config = read_json(path / "config.json")
+        return isinstance(config, dict) and "family" in config
+    return False
 
 
 @contextlib.contextmanager

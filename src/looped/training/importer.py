@@ -1,4 +1,4 @@
-"""Checkpoints of the published programs become runs: the only place that opens a .pt file, weights only."""
+"""Checkpoints of the published programs become run folders; only this module opens a .pt file, for its weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BLOCK_NAMES = {
 """A block's parts in the published programs, and here."""
 
 IGNORED = re.compile(r"_backbone\.(transformer\.)?(wte\.weight|h\.\d+\.attn\.(bias|masked_bias))")
-"""Held in the files, used by neither program: token embeddings and causal mask buffers."""
+"""Tensors that the files hold and neither program uses: token embeddings and causal masks."""
 
 
 def import_checkpoint(
@@ -38,16 +38,16 @@ def import_checkpoint(
     loops: int | None = None,
     inject: Literal["add", "none"] | None = None,
 ) -> tuple[Run, str]:
-    """Write a run folder from a checkpoint of yang24's or Garg et al.'s program; say how it was taken.
+    """Write a run folder from a checkpoint of yang24's or Garg et al.'s program; also return how it was read.
 
-    Heads and loops are not in the file: a one-layer yang24 file is taken as looped (20 loops unless told), any other
-    as unlooped.
+    The file has neither heads nor loops: a yang24 file with one layer is read as looped (20 loops unless `loops` says
+    otherwise), any other as unlooped.
     """
     state = read_state(Path(file))
     yang = any(name.startswith("_backbone.transformer.") for name in state)
     try:
         weights = renamed(state, flipped=not yang)
-        # blocks are counted: a number in a name must not decide how many are built
+        # count the blocks: a large number in a name must not decide how many are built
         layers = len({match[1] for name in weights if (match := re.match(r"blocks\.(\d+)\.", name))})
         if not layers:
             raise KeyError("block")
@@ -85,7 +85,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             data: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # the reader raises many kinds on hostile or damaged files, UnpicklingError among them
+    except Exception as error:  # the reader raises many types on hostile or damaged files, UnpicklingError among them
         said = str(error).strip().splitlines() or [type(error).__name__]
         reason = textwrap.shorten(said[0], 120, placeholder=" ...")
         raise ValueError(f"{file} is not a weights-only .pt file and will not be unpickled ({reason}).") from None
@@ -106,7 +106,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
 
 
 def renamed(state: Mapping[str, Tensor], *, flipped: bool) -> dict[str, Tensor]:
-    """The state dict under our names; `flipped` where it holds Conv1D weights, (in, out), which are (out, in) here."""
+    """The state dict under our names; `flipped` if it holds Conv1D weights, (in, out), which we store as (out, in)."""
     weights: dict[str, Tensor] = {}
     for name, tensor in state.items():
         new = rename(name)
@@ -118,7 +118,7 @@ def renamed(state: Mapping[str, Tensor], *, flipped: bool) -> dict[str, Tensor]:
 
 
 def rename(name: str) -> str:
-    """The name of a published parameter in our decoder; an unknown one stays and is refused later."""
+    """The name in our decoder of a published parameter; an unknown name stays, and is refused later."""
     name = name.replace("_backbone.transformer.", "_backbone.")
     fixed = {"_backbone.wpe.weight": "positions"}
     if name in fixed:

@@ -19,12 +19,13 @@ class MuonOptimizer(torch.optim.Optimizer):
 
         B <- beta B + G;  W <- W - lr sqrt(max(1, rows/cols)) orthogonal(G + beta B)
 
-    Batched over matrices and over a leading axis of models; takes a tensor learning rate. `split` cuts a parameter's
-    rows into that many matrices first: q, k and v are orthogonalised apart. torch's own Muon is the test's reference.
+    Batched over matrices and over a leading axis of models; the learning rate may be a tensor. `split` cuts a
+    parameter's rows into that many matrices first: q, k and v are orthogonalised separately. The tests compare it with
+    torch's own Muon.
 
-    The iteration runs in the weights' own precision, or in `dtype`: in bfloat16, as torch's own does, it is several
-    times as fast on a GPU. It only has to bring singular values near 1, and small ones come out otherwise than in
-    float32: for yang24's gradients the update differs by 4 to 17 percent (docs/log.md).
+    The iteration runs in the weights' precision, or in `dtype`: in bfloat16, which torch's own uses, it is several
+    times as fast on a GPU. It only has to bring singular values near 1, and small ones end elsewhere than in float32:
+    for yang24's gradients the update differs by 4 to 17 percent (docs/log.md).
     """
 
     def __init__(
@@ -36,34 +37,39 @@ class MuonOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):  # type: ignore[override]
-        """One update of every parameter that has a gradient; matrices of one shape go through one iteration."""
-        found = [(one, group) for group in self.param_groups for one in group["params"] if one.grad is not None]
-        if not found:
+        """Update every parameter that has a gradient; matrices of one shape go through one batched iteration."""
+        every = [(weight, group) for group in self.param_groups for weight in group["params"]]
+        trained = [(weight, group) for weight, group in every if weight.grad is not None]
+        if not trained:
             return
-        for parameter, _ in found:
-            if not self.state[parameter]:
-                self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-        held, slopes = [self.state[one]["momentum"] for one, _ in found], [one.grad for one, _ in found]
-        # a captured step alone: cutting takes the host longer than launching a few more kernels
-        captured = isinstance(found[0][1]["lr"], Tensor)
-        parts, added = pieces(held, slopes) if captured else (held, slopes)
+        for weight, _ in trained:
+            if not self.state[weight]:
+                self.state[weight]["momentum"] = torch.zeros_like(weight)
+        momenta = [self.state[weight]["momentum"] for weight, _ in trained]
+        gradients = [weight.grad for weight, _ in trained]
+        # in a captured step alone: cutting takes the host longer than launching a few more kernels
+        captured = isinstance(trained[0][1]["lr"], Tensor)
+        parts, added = pieces(momenta, gradients) if captured else (momenta, gradients)
         torch._foreach_mul_(parts, self.momentum)
         torch._foreach_add_(parts, added)
-        held, slopes = (
-            [_wide(one.unflatten(-2, (group["split"], -1))) for one, (_, group) in zip(tensors, found, strict=True)]
-            for tensors in (held, slopes)
+        momenta, gradients = (
+            [
+                _wide(tensor.unflatten(-2, (group["split"], -1)))
+                for tensor, (_, group) in zip(tensors, trained, strict=True)
+            ]
+            for tensors in (momenta, gradients)
         )
-        for shape in dict.fromkeys(one.shape[-2:] for one in held):
-            same = [i for i, one in enumerate(held) if one.shape[-2:] == shape]
-            directions, last = (torch.cat([some[i].reshape(-1, *shape) for i in same]) for some in (held, slopes))
+        for shape in dict.fromkeys(momentum.shape[-2:] for momentum in momenta):
+            same = [i for i, momentum in enumerate(momenta) if momentum.shape[-2:] == shape]
+            directions, last = (torch.cat([some[i].reshape(-1, *shape) for i in same]) for some in (momenta, gradients))
             directions.mul_(self.momentum).add_(last)
             updates = orthogonal(directions, iterations=self.iterations, dtype=self.dtype)
-            for i, update in zip(same, updates.split([held[i].shape[:-2].numel() for i in same]), strict=True):
-                _turn(*found[i], update)
+            for i, update in zip(same, updates.split([momenta[i].shape[:-2].numel() for i in same]), strict=True):
+                _apply(*trained[i], update)
 
 
-def _turn(parameter: Tensor, group: dict, update: Tensor) -> None:
-    """W <- W - lr sqrt(max(1, rows/cols)) update, which comes with rows for columns where there are more rows."""
+def _apply(parameter: Tensor, group: dict, update: Tensor) -> None:
+    """W <- W - lr sqrt(max(1, rows/cols)) update; the update is transposed where W has more rows than columns."""
     rows, columns = parameter.shape[-2] // group["split"], parameter.shape[-1]
     update = (update.mT if rows > columns else update).reshape(parameter.shape)
     factor = max(1.0, rows / columns) ** 0.5
@@ -89,13 +95,13 @@ def orthogonal(matrices: Tensor, *, iterations: int = 5, dtype: torch.dtype | No
 
 
 def _wide(matrices: Tensor) -> Tensor:
-    """With rows for columns where there are more rows."""
+    """Transposed where there are more rows than columns."""
     return matrices.mT if matrices.shape[-2] > matrices.shape[-1] else matrices
 
 
 @torch.no_grad()
 def _adam_in_pieces(adam: torch.optim.Adam) -> None:
-    """What `adam.step()` does, bit for bit, with the same state, by a kernel that fills the card."""
+    """The same as `adam.step()`, bit for bit and with the same state, by kernels that fill the GPU."""
     update: Any = torch._fused_adamw_ if isinstance(adam, torch.optim.AdamW) else torch._fused_adam_
     for group in adam.param_groups:
         weights = [weight for weight in group["params"] if weight.grad is not None]
@@ -111,9 +117,9 @@ def _adam_in_pieces(adam: torch.optim.Adam) -> None:
             pieces([weight], [weight.grad.contiguous()], [state["exp_avg"]], [state["exp_avg_sq"]])
             for weight, state in zip(weights, states, strict=True)
         ]
-        lists = [[piece for one in cut for piece in one[kind]] for kind in range(4)]
-        # every piece of a weight reads the count of the whole
-        steps = [state["step"] for one, state in zip(cut, states, strict=True) for _ in one[0]]
+        lists = [[piece for lists_of_weight in cut for piece in lists_of_weight[kind]] for kind in range(4)]
+        # all pieces of a weight share its step count
+        steps = [state["step"] for (parts, *_), state in zip(cut, states, strict=True) for _ in parts]
         options = {key: group[key] for key in ("lr", "weight_decay", "eps", "amsgrad", "maximize")}
         if weights:
             torch._foreach_add_([state["step"] for state in states], 1)
@@ -126,9 +132,9 @@ class Optimizers:
     def __init__(
         self, model: nn.Module, config: OptimizerConfig, *, captured: bool = False, dtype: torch.dtype | None = None
     ):
-        """With `captured` the rates lie on the device, where a captured step can change them.
+        """With `captured` the rates are tensors on the device, so that a captured step can change them.
 
-        `dtype` is the precision of the passes: Muon iterates in it, too.
+        `dtype` is the precision of the passes, in which Muon iterates too.
         """
         self.config = config
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -155,9 +161,9 @@ class Optimizers:
                     group["lr"] = lr
 
     def step(self, factor: float | Tensor) -> None:
-        """One update at `factor` times the configured rates."""
+        """Update the weights at `factor` times the configured rates."""
         for optimizer, rate in self.rated:
-            if self.captured:  # its groups share one rate
+            if self.captured:  # the groups share one rate
                 torch.mul(factor, rate, out=optimizer.param_groups[0]["lr"])
             else:
                 for group in optimizer.param_groups:
@@ -168,12 +174,12 @@ class Optimizers:
                 optimizer.step()
 
     def clip(self, model: nn.Module, *, stacked: bool) -> Tensor:
-        """The gradients' norms, of each model of a stack; gradients above the configured norm are scaled down to it."""
-        by = clip_in_pieces if self.captured else clip_gradients
-        return by(model, self.config.clip, stacked=stacked)
+        """Scale gradients down to the configured norm; return their norm before, of each model in a stack."""
+        clip = clip_in_pieces if self.captured else clip_gradients
+        return clip(model, self.config.clip, stacked=stacked)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything the optimisers remember, as `parameter/key`."""
+        """The state of all optimisers, as `parameter/key`."""
         return {
             f"{self.names[parameter]}/{key}": value
             for optimizer, _ in self.rated
@@ -182,7 +188,7 @@ class Optimizers:
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Remember what `tensors` gave."""
+        """Restore what `tensors` returned."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         owners = {id(p): opt for opt, _ in self.rated for group in opt.param_groups for p in group["params"]}
         for name, value in tensors.items():
@@ -192,20 +198,20 @@ class Optimizers:
 
 def block_matrices(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
     """The weight matrices inside the model's blocks, each with the number of matrices it holds (q, k, v: 3)."""
-    found = [
+    matrices = [
         (parameter, 3 if name.endswith("qkv.weight") else 1)
         for block in model.modules()
         if isinstance(block, Block)
         for name, parameter in block.named_parameters()
         if name.endswith(".weight") and "norm" not in name
     ]
-    if not found:
+    if not matrices:
         raise ValueError("Muon needs a model made of `looped.models.blocks.Block`; this one has none. Use Adam.")
-    return found
+    return matrices
 
 
 def clip_gradients(model: nn.Module, largest: float | None, *, stacked: bool = False) -> Tensor:
-    """Scale gradients down to norm `largest` where above it, each model of a stack by itself; give back the norms."""
+    """Scale gradients down to norm `largest`, each model of a stack separately; return the norms before."""
     weights = [weight for weight in model.parameters() if weight.grad is not None]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if stacked:
@@ -213,28 +219,29 @@ def clip_gradients(model: nn.Module, largest: float | None, *, stacked: bool = F
     else:
         norm = torch.stack(torch._foreach_norm(gradients)).norm()
     if largest is not None:
-        scale = (largest / (norm + 1e-6)).clamp(max=1.0)
-        each = [scale.view(-1, *[1] * (g.ndim - 1)) for g in gradients] if stacked else [scale] * len(gradients)
-        # not in place: two weights may have been given one gradient
-        for weight, gradient in zip(weights, torch._foreach_mul(gradients, each), strict=True):
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        factors = [factor.view(-1, *[1] * (g.ndim - 1)) for g in gradients] if stacked else [factor] * len(gradients)
+        # not in place: two weights may share one gradient tensor
+        for weight, gradient in zip(weights, torch._foreach_mul(gradients, factors), strict=True):
             weight.grad = gradient
     return norm
 
 
 def clip_in_pieces(model: nn.Module, largest: float | None, *, stacked: bool = False) -> Tensor:
-    """`clip_gradients` up to rounding, by the few kernels of a captured step; the gradients are scaled in place."""
-    gradients: dict[int, Tensor] = {}
+    """`clip_gradients` up to rounding, in the few kernels of a captured step; the gradients are scaled in place."""
+    by_address: dict[int, Tensor] = {}
     for weight in model.parameters():
         if weight.grad is not None:
-            if weight.grad.data_ptr() in gradients:  # two weights were given one gradient
+            if weight.grad.data_ptr() in by_address:  # two weights share one gradient tensor
                 weight.grad = weight.grad.clone()
-            gradients[weight.grad.data_ptr()] = weight.grad
-    found = [*gradients.values()]
-    models = [pieces([one[i] for one in found])[0] for i in range(len(found[0]))] if stacked else pieces(found)
+            by_address[weight.grad.data_ptr()] = weight.grad
+    gradients = [*by_address.values()]
+    num_models = len(gradients[0]) if stacked else 0
+    models = [pieces([g[i] for g in gradients])[0] for i in range(num_models)] if stacked else pieces(gradients)
     norms = torch.stack(torch._foreach_norm([piece for model in models for piece in model]))
     norm = torch.linalg.vector_norm(norms.view(len(models), -1), dim=1)
     if largest is not None:
-        shrink = ((norm + 1e-6) / largest).clamp(min=1.0)
-        for own, by in zip(models, shrink.unbind(), strict=True):
-            torch._foreach_div_(own, by)
+        divisors = ((norm + 1e-6) / largest).clamp(min=1.0)
+        for parts, divisor in zip(models, divisors.unbind(), strict=True):
+            torch._foreach_div_(parts, divisor)
     return norm if stacked else norm[0]

@@ -24,7 +24,7 @@ PAPER = TrainConfig(
     log_every=100,
     checkpoint_every=2000,
 )
-"""The program the paper builds on; it draws prompts every 100 steps and clips each matrix, this one each model."""
+"""As in the program that the paper builds on; that one draws prompts every 100 steps, and clips matrix by matrix."""
 CPU = replace(
     PAPER,
     steps=600,

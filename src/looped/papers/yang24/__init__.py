@@ -62,7 +62,7 @@ def sparse(scale: Scale = "cpu") -> Experiment:
     named = replace(base, name="yang24.sparse", task=SparseRegression(d=base.task.d, nonzero=nonzero))
     if scale != "paper":
         return named
-    # 40,000 steps of 256 prompts were too few for the error at 10 examples (docs/log.md): more and smaller ones
+    # 40,000 steps of 256 prompts were too few for the error at 10 examples (docs/log.md): more and smaller steps
     return around(training(named, steps=150_000, batch=64, log_every=1000, checkpoint_every=10_000), 20, 10)
 
 
@@ -76,14 +76,14 @@ def tied(scale: Scale = "cpu") -> Experiment:
     """Weight tying: the block looped with no prompt injected, so that all loops carry gradient (Fig. 3)."""
     base = linear(scale)
     assert isinstance(base.model, DecoderConfig)
-    # all loops carry gradient: on a GPU every other number of them would be one more graph
+    # all loops carry gradient, so on a GPU every number of loops would need a graph of its own
     depth = None if scale == "paper" else base.train.depth
     model, train = replace(base.model, inject="none"), replace(base.train, grad=None, depth=depth)
     return replace(base, name="yang24.tied", model=model, train=train)
 
 
 def sparse_12_layers(scale: Scale = "cpu") -> Experiment:
-    """Sparse linear regression, 12 layers unlooped (Fig. 11); fewer steps, which still take as long on a GPU."""
+    """Sparse linear regression, 12 layers unlooped (Fig. 11); fewer steps, which take as long on a GPU."""
     base = _unlooped(sparse(scale), scale)
     return training(base, steps=60_000) if scale == "paper" else base
 
@@ -94,7 +94,7 @@ def sparse_12_layers_longer(scale: Scale = "cpu") -> Experiment:
     base = replace(first, name="yang24.sparse_12_layers_longer")
     if scale != "paper":
         return base
-    # longer, or from nothing, its training broke or its loss rose again (log.md)
+    # trained longer, or from fresh weights, it diverged or its loss rose again (docs/log.md)
     return _trained_on(base, first.folder, steps=28_000, grows=24_080, clip=0.3)
 
 
@@ -127,7 +127,7 @@ def relu_network_12_layers(scale: Scale = "cpu") -> Experiment:
 
 
 def _unlooped(base: Experiment, scale: Scale) -> Experiment:
-    """The same experiment with layers of their own weights in place of loops; at `cpu` they want half the rates."""
+    """The same experiment with layers that have their own weights, in place of loops; `cpu` needs half the rates."""
     assert isinstance(base.model, DecoderConfig)
     layers = {"smoke": 2, "cpu": 8, "paper": 12}[scale]
     rates = {"learning_rate": 3e-3, "muon_learning_rate": 0.01} if scale == "cpu" else {}
@@ -140,9 +140,9 @@ def _unlooped(base: Experiment, scale: Scale) -> Experiment:
 
 
 def _trained_on(base: Experiment, start: str, *, steps: int, grows: int, clip: float = 1.0) -> Experiment:
-    """Trained on from the weights of `start`, later pairs weighing more: 21 points, from step `grows` on 41.
+    """Train on from the weights of `start` with more weight on later pairs; 21 points, and from step `grows` on 41.
 
-    Nearly all of the loss is at few examples, where no model can answer; unweighted, it drowns the rest (log.md).
+    Nearly all of the loss is at few examples, where no model can answer; unweighted, it drowns the rest (docs/log.md).
     """
     falling = Trapezoid(warmup=0.02, decay=0.8)
     rates = {"learning_rate": 1.2e-3, "muon_learning_rate": 4e-3, "clip": clip, "schedule": falling}
@@ -158,7 +158,7 @@ def _trained_on(base: Experiment, start: str, *, steps: int, grows: int, clip: f
 
 
 def _longer(base: Experiment, scale: Scale, *, loops: int, window: int) -> Experiment:
-    """Prompts of 100 examples, and the loops and window of the paper; smaller scales keep the recipe's own loops."""
+    """Prompts of 100 examples, with the paper's loops and window; smaller scales keep the loops of the recipe."""
     long = training(base, points={"smoke": 8, "cpu": 16, "paper": 101}[scale])
     if scale != "paper":
         return long

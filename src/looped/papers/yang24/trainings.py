@@ -23,7 +23,7 @@ PAPER = TrainConfig(
     log_every=100,
     checkpoint_every=2000,
 )
-"""Muon, a rate that falls to zero over the last half, b loops on average; what was tried is in docs/log.md."""
+"""Muon, a rate that falls to zero over the last half, b loops on average. docs/log.md has what else was tried."""
 
 CPU = TrainConfig(
     steps=1000,
@@ -37,7 +37,7 @@ CPU = TrainConfig(
     log_every=20,
     checkpoint_every=250,
 )
-"""Muon, and a no-gradient prefix of random length: a minute instead of hours, and stable far past the trained loops."""
+"""Muon, and a random number of loops before the gradient: a minute instead of hours, stable far past those loops."""
 
 SMOKE = replace(
     CPU, steps=20, batch=8, points=7, window=2, grad=2, depth=RandomDepth(low=-2, high=2), dims=None, log_every=5
@@ -73,9 +73,9 @@ def as_published(base: Experiment, *, steps: int = 500_000) -> Experiment:
 
 
 def around(base: Experiment, loops: int, window: int) -> Experiment:
-    """Trained with T = `window` and b = `loops` on average: those of a step are random, from T + 1 to 2b - T - 1.
+    """Train with T = `window` and b = `loops`: the loops of a step are random, from T + 1 to 2b - T - 1, b on average.
 
-    Where b is not above T + 1 they are b in every step, and T at most b.
+    If b is at most T + 1, every step has b loops; T is then at most b.
     """
     spread = loops - window - 1
     depth = RandomDepth(low=-spread, high=spread) if spread > 0 else None

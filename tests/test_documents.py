@@ -1,0 +1,144 @@
+"""README and docs: their Python runs as written, their commands exist, their files and links are there."""
+
+import contextlib
+import importlib.util
+import io
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import typer
+
+from looped.cli import app
+from looped.cli.evaluate import read_shift
+from looped.config import override
+from looped.recipes import experiment, recipes
+from looped.reproduce import select
+from looped.theorems.check import select as select_theorems
+from looped.training.trials import read_axes, trials
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {path.name: path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+BLOCK = re.compile(r"(?P<mark><!-- not run: .+ -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
+GROUP = typer.main.get_command(app)
+
+
+def prose(text):
+    """A page without its fenced code."""
+    return re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+
+
+def commands(text):
+    """The `looped ...` lines of a page: indented ones, up to the gap before a remark, and those within a sentence."""
+    lines = re.findall(r"^ {4}(?:\S.* -m )?(looped .*?)(?: {3,}|$)", prose(text), re.MULTILINE)
+    within = re.findall(r"`(looped [^`]+)`", re.sub(r"^ {4}.*", "", prose(text), flags=re.MULTILINE))
+    return [re.sub(r"\[([A-Z]+)(?:\.\.\.)?\]", r"\1", " ".join(line.split())) for line in [*lines, *within]]
+
+
+def blocks(text):
+    return [(match["code"], match["mark"] is None) for match in BLOCK.finditer(text)]
+
+
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if "```python" in text])
+def test_python_blocks_run_as_written(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"page_{page.partition('.')[0]}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # where its dataclasses look themselves up
+    for code, runs in blocks(PAGES[page]):
+        compile(code, page, "exec")
+        if not runs:
+            continue
+        with contextlib.redirect_stdout(io.StringIO()):
+            if named := re.match(r"# (\w+)\.py\n", code):  # a file of the user's own, which later blocks may use
+                Path(f"{named[1]}.py").write_text(code)
+                spec = importlib.util.spec_from_file_location(named[1], f"{named[1]}.py")
+                own_file = importlib.util.module_from_spec(spec)
+                monkeypatch.setitem(sys.modules, named[1], own_file)
+                spec.loader.exec_module(own_file)
+                vars(module).update({key: thing for key, thing in vars(own_file).items() if key[:2] != "__"})
+            else:
+                exec(compile(code, page, "exec"), vars(module))
+
+
+def test_few_blocks_are_not_run():
+    assert sum(not runs for text in PAGES.values() for _, runs in blocks(text)) <= 3
+
+
+@pytest.mark.parametrize("page", ["README.md", "own_code.md"])
+def test_the_files_on_a_page_work_on_the_command_line(page, call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    written = {match[1]: code for code, _ in blocks(PAGES[page]) if (match := re.match(r"# (\w+)\.py\n", code))}
+    for name, code in written.items():
+        Path(f"{name}.py").write_text(code)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    asked = {name for command in commands(PAGES[page]) for name in command.split() if ".py:" in name}
+    for name in sorted(name for name in asked if name.partition(".")[0] in written):
+        command = "reproduce" if "study" in name else "train"
+        code, _, error = call(command, name, "--scale", "smoke", "--device", "cpu", "--quiet")
+        assert code == 0, (name, error)
+    for name in written:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+
+
+@pytest.mark.parametrize("page", [name for name, text in PAGES.items() if commands(text)])
+def test_commands_exist_with_their_options_and_names(page):
+    for command in commands(PAGES[page]):
+        _, name, *arguments = shlex.split(command)
+        assert name in GROUP.commands, command
+        try:
+            context = GROUP.commands[name].make_context(name, arguments)
+        except Exception as error:
+            if type(error).__name__ != "MissingParameter":  # a sentence may name a command without its arguments
+                raise AssertionError(f"{page}: `{command}`: {error}") from error
+        else:
+            check_names(name, context.params)
+
+
+def check_names(command, given):
+    """The recipes, fields, figures, theorems and shifts that a command names are there; placeholders pass."""
+    recipe = given.get("recipe")
+    if recipe in recipes():
+        base = override(experiment(recipe, given["scale"]), given.get("set_") or [])
+        if command == "sweep":
+            trials(base, read_axes([field for field in given["fields"] or [] if "." in field]))
+    elif recipe is not None:
+        assert recipe.isupper() or ".py" in recipe or "=" in recipe
+    if command == "reproduce":
+        select([name for name in given["names"] if not name.isupper() and ".py" not in name])
+    if command == "verify":
+        select_theorems([name for name in given["names"] or [] if not name.isupper()])
+    for shift in given.get("shift") or []:
+        read_shift(shift)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_lines_are_at_most_100_columns(page):
+    # a row of a table, a picture and an indented command cannot be broken
+    lines = [line for line in prose(PAGES[page]).splitlines() if not line.startswith(("|", "!", "    "))]
+    assert [line for line in lines if len(line) > 100] == []
+
+
+PLACES = ("", "src/looped/", "docs/", "examples/", *(f"src/looped/papers/{paper}/" for paper in
+          ("yang24", "gao24", "cheng24", "gatmiry24")))  # fmt: skip
+
+
+@pytest.mark.parametrize("page", [name for name in PAGES if name != "upgrading.md"])
+def test_files_that_a_page_names_are_there(page):
+    named = set(re.findall(r"`([a-z]\w*(?:/\w+)*\.(?:py|md))`", prose(PAGES[page])))
+    there = {name for name in named for place in PLACES if (ROOT / place / name).is_file()}
+    assert {name for name in named - there if not name.startswith("my_")} == set()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    folder = ROOT if page == "README.md" else ROOT / "docs"
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", PAGES[page]):
+        assert (folder / target).exists(), target
+
+
+def test_every_page_is_in_the_navigation():
+    text = (ROOT / "zensical.toml").read_text()
+    assert {name for name in PAGES if name != "README.md"} == set(re.findall(r'"([a-z_]+\.md)"', text))

@@ -1,7 +1,4 @@
-"""The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters.
-
-Parameters are fitted as logarithms, so that they are positive; `starts` covers several decades around 1/|X'X|.
-"""
+"""The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters."""
 
 from __future__ import annotations
 
@@ -29,14 +26,14 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A family of answers with a few positive parameters."""
+    """A family of answers."""
 
     name: str
     """What it is called."""
     parameters: tuple[str, ...]
     """Names of the parameters."""
     starts: Callable[[Prompt], Float[Tensor, "starts parameters"]]
-    """Logarithms of parameters to start from."""
+    """Logarithms of parameters to start from, over several decades; the parameters are positive."""
     answers: Callable[[Prompt, int, Tensor], Answers]
     """(prompt, steps, logarithms of the parameters) -> answers."""
     iterates: bool = True

@@ -38,12 +38,15 @@ def cached(
     A baseline is a function of a module, or `functools.partial` or `on_signs` of one, so that its name and parameters
     identify it. `name` is shown to people and passed to `progress`. A damaged file is computed again, with a warning.
     """
-    about = {"baseline": describe(baseline), "version": VERSION}
+    about = json.dumps({"baseline": describe(baseline), "version": VERSION}, sort_keys=True, default=list)
     slug = "".join(letter if letter.isalnum() else "-" for letter in name.lower())[:40]
 
     def answer(prompt: Prompt) -> Tensor:
         place = cache_folder() / "baselines" if folder is None else folder
-        file = place / f"{slug}-{_key(prompt, about)}.safetensors"
+        # what generated the examples does not matter
+        examples = {"xs": prompt.xs.detach().cpu().contiguous(), "ys": prompt.ys.detach().cpu().contiguous()}
+        key = hashlib.sha256(digest(examples, about).encode()).hexdigest()[:32]
+        file = place / f"{slug}-{key}.safetensors"
         answers = _read(file, about, prompt)
         if answers is None:
             options, function = {}, baseline.baseline if isinstance(baseline, OnSigns) else baseline
@@ -88,23 +91,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _key(prompt: Prompt, about: dict[str, Any]) -> str:
-    """SHA-256 over the examples and the baseline's description; it does not matter what generated the examples."""
-    tensors = {"xs": prompt.xs.detach().cpu().contiguous(), "ys": prompt.ys.detach().cpu().contiguous()}
-    return hashlib.sha256(digest(tensors, _text(about)).encode()).hexdigest()[:32]
-
-
-def _text(about: dict[str, Any]) -> str:
-    return json.dumps(about, sort_keys=True, default=list)
-
-
-def _read(file: Path, about: dict[str, Any], prompt: Prompt) -> Tensor | None:
+def _read(file: Path, about: str, prompt: Prompt) -> Tensor | None:
     if not file.exists():
         return None
     try:
         tensors, facts = read_tensors(file)
         answers = tensors["answers"]
-        if facts != {"about": _text(about)} or answers.shape != prompt.ys.shape:
+        if facts != {"about": about} or answers.shape != prompt.ys.shape:
             raise ValueError("it answers other prompts")
     except (ValueError, KeyError, OSError) as error:
         warnings.warn(f"{file} cannot be used ({' '.join(str(error).split())}): computed again.", stacklevel=3)
@@ -112,10 +105,10 @@ def _read(file: Path, about: dict[str, Any], prompt: Prompt) -> Tensor | None:
     return answers.to(prompt.ys.device)
 
 
-def _write(file: Path, answers: Tensor, about: dict[str, Any]) -> None:
+def _write(file: Path, answers: Tensor, about: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(file, {"answers": answers}, {"about": _text(about)})
+        write_tensors(file, {"answers": answers}, {"about": about})
     except OSError as error:
         # a full or read-only disk costs time later, not the answer now
         warnings.warn(f"{file} cannot be written ({error}): the answer is not cached.", stacklevel=3)

@@ -74,8 +74,7 @@ class Diagnosis(Findings):
     starts: int = 0
     """How many random starts were tried; 0 where the prompt enters by the first state alone."""
     apart: float | None = None
-    """Root mean square distance of predictions from random starts to the usual ones, over the latter's size; None where
-    it is not finite."""
+    """Root mean square distance of predictions from random starts to the usual ones, over their size, if finite."""
     same: float | None = None
     """Share of the prompts whose predictions from every random start are within `SAME` of the usual ones."""
     verdict: str = ""
@@ -185,7 +184,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     else:
         parts.append(f"Stable: {past} the error is {last:.3g}; its best was {best:.3g}, at loop {diagnosis.best_loop}.")
     still = f"{diagnosis.settled:.0%} of the prompts have settled (a loop moves their state by less than {SETTLED:.1%})"
-    parts.append(f"{still[0].upper()}{still[1:]}." if diagnosis.settled >= 0.9 else f"The state keeps moving: {still}.")
+    parts.append(f"{still}." if diagnosis.settled >= 0.9 else f"The state keeps moving: {still}.")
     radius, repelled = diagnosis.radius, diagnosis.repelled
     if radius is not None and repelled is not None:
         measured = f"spectral radius {radius.median:.4g}, {radius.low:.4g} to {radius.high:.4g} for most prompts"
@@ -246,7 +245,9 @@ def _run_loops(
     state, errors, changes, overflow = model.start(context), [], [], None
     for t in range(loops):
         previous, state = state, model.step(state, context, t)
-        errors.append(_error(task, model.readout(state, context), prompt))
+        by_position = task.error(model.readout(state, context), prompt)  # type: ignore[arg-type]
+        single = isinstance(prompt, Prompt)
+        errors.append(by_position[:, -1] if single else over_tokens(by_position, prompt.weights))
         moved = [new - old for new, old in zip(leaves(state), leaves(previous), strict=True)]
         size = _length(leaves(state))
         changes.append(_length(moved) / size.clamp(min=torch.finfo(size.dtype).tiny))  # a state of zeros stays itself
@@ -254,11 +255,6 @@ def _run_loops(
         if overflow is None and not all(bool(tensor.isfinite().all()) for tensor in watched):
             overflow = t + 1
     return state, torch.stack(errors, 1), torch.stack(changes, 1), overflow
-
-
-def _error(task: Task, outputs: Tensor, prompt: AnyPrompt) -> Float[Tensor, " batch"]:
-    errors = task.error(outputs, prompt)  # type: ignore[arg-type]
-    return errors[:, -1] if isinstance(prompt, Prompt) else over_tokens(errors, prompt.weights)
 
 
 def _length(parts: Sequence[Tensor]) -> Float[Tensor, " batch"]:

@@ -1,9 +1,7 @@
 """Errors of a model or a baseline, prompt by prompt and position by position.
 
-Usually each x of a prompt is its own query, and one pass answers all positions. A shift of the query gives position i a
-query that is not the example which later positions see there. A causal decoder still answers all of them in one pass,
-over twice the rows (`looped.models.query_stream`); any other predictor is asked n times, with the first i examples and
-query i.
+Where each x is its own query, one pass answers all positions. Where a shift gives position i another query, a causal
+decoder still needs one pass, over twice the rows (`looped.models.query_stream`); any other predictor is asked n times.
 """
 
 from __future__ import annotations
@@ -38,11 +36,9 @@ class Errors(NamedTuple):
     values: Float[Tensor, "prompts positions"]
     """At every position, after `loops` loops."""
     positions: list[int]
-    """How many examples each column has seen. Positions without a query, without weight or without an answer of the
-    baseline are left out."""
+    """How many examples each column has seen; positions without a query, a weight or an answer are left out."""
     by_loop: Float[Tensor, "prompts loops"]
-    """At the last position (of a sequence: the mean over its scored tokens) after 1, 2, ... loops; a baseline has one
-    column."""
+    """At the last position, or over the scored tokens of a sequence, after 1, 2, ... loops; once for a baseline."""
 
 
 def measure_errors(

@@ -174,7 +174,7 @@ def _simplest(matches: list[Match]) -> list[Match]:
 
 
 def _half(prompt: Prompt, answers: Answers, part: slice) -> _Half:
-    half = Answers(answers.predictions[part], answers.gradients[part])
+    half = Answers(*(values[part] for values in answers))
     sizes = float(half.predictions.square().mean()), float(half.gradients.square().sum(-1).mean())
     return _Half(prompt.rows(part), half, sizes)
 

@@ -10,7 +10,7 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -47,7 +47,7 @@ class Plot:
     """Whether the y axis is logarithmic."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """The result of a check, before a verdict."""
 
@@ -57,6 +57,9 @@ class Finding:
     """The bound that the statement gives for that instance, or a numerical tolerance."""
     instance: str
     """What was checked: sizes, seeds and the number of cases."""
+    plot: Plot | None = None
+    """One small plot."""
+    _: KW_ONLY
     at_least: bool = False
     """Whether the statement is measured >= bound; otherwise it is measured <= bound."""
     tolerance: bool = False
@@ -65,8 +68,10 @@ class Finding:
     """Whether this is the paper's statement, a misprint, or its correction."""
     statement: str = ""
     """The statement of this form, where it differs from the theorem's."""
-    plot: Plot | None = None
-    """One small plot."""
+
+    def stated(self, form: Form, statement: str = "") -> Finding:
+        """The same finding for another form or statement of the theorem."""
+        return replace(self, form=form, statement=statement)
 
     @property
     def holds(self) -> bool:
@@ -101,7 +106,7 @@ class Row(Finding):
     @property
     def paper(self) -> str:
         """The paper's key."""
-        return _paper(self.name)
+        return self.name.split(".")[0]
 
     @property
     def bound_is(self) -> str:
@@ -133,7 +138,7 @@ class Theorem:
     @property
     def paper(self) -> str:
         """The paper's key."""
-        return _paper(self.name)
+        return self.name.split(".")[0]
 
     def __call__(self) -> list[Row]:
         """Run the check; torch's global random state is fixed meanwhile and restored afterwards.
@@ -209,44 +214,20 @@ def worst(
 def bounded(
     measured: Float[Tensor, "*shape"],
     bound: Float[Tensor, "*#shape"] | float,
-    *,
     instance: str,
-    at_least: bool = False,
-    form: Form = "as stated",
-    statement: str = "",
     plot: Plot | None = None,
+    *,
+    at_least: bool = False,
 ) -> Finding:
     """The finding for many measured values and their bounds: that of the worst one."""
-    value, limit = worst(measured, bound, at_least=at_least)
-    return Finding(
-        measured=value,
-        bound=limit,
-        instance=instance,
-        at_least=at_least,
-        form=form,
-        statement=statement,
-        plot=plot,
-    )
+    return Finding(*worst(measured, bound, at_least=at_least), instance, plot, at_least=at_least)
 
 
-def exact(
-    differences: Sequence[float] | Tensor,
-    *,
-    instance: str,
-    x_label: str = "case",
-    form: Form = "as stated",
-    statement: str = "",
-) -> Finding:
+def exact(differences: Sequence[float] | Tensor, instance: str, x_label: str = "case") -> Finding:
     """The finding for an identity: its relative differences, over cases 1, 2, .. of `x_label`, must be rounding."""
-    return Finding(
-        measured=float(torch.as_tensor(differences, dtype=torch.float64).max()),
-        bound=EXACT,
-        tolerance=True,
-        instance=instance,
-        form=form,
-        statement=statement,
-        plot=bound_plot(x_label, range(1, len(differences) + 1), "relative difference", differences, EXACT),
-    )
+    largest = float(torch.as_tensor(differences, dtype=torch.float64).max())
+    plot = bound_plot(x_label, range(1, len(differences) + 1), "relative difference", differences, EXACT)
+    return Finding(largest, EXACT, instance, plot, tolerance=True)
 
 
 def relative_difference(got: Numbers, expected: Numbers) -> float:
@@ -268,10 +249,6 @@ def bound_plot(
     lines = {"measured": measured, "bound": bounds} | dict(others or {})
     plain = {name: torch.as_tensor(line, dtype=torch.float64).tolist() for name, line in lines.items()}
     return Plot(x_label=x_label, y_label=y_label, x=list(x), lines=plain, **scales)
-
-
-def _paper(name: str) -> str:
-    return name.split(".", 1)[0]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -192,22 +192,12 @@ def stationary(*, transform: bool) -> Iterator[Finding]:
     worst = max(surveys, key=lambda survey: survey.point.ratio(math.inf))
     measured, limits = zip(*((norm, NUM_ERRORS * error) for norm, error in [worst.point, *worst.shifted]), strict=True)
     plot = bound_plot("relative shift of B and C", [0.0, *SHIFTS], "gradient norm", measured, limits)
-    yield Finding(
-        measured=worst.point.norm,
-        bound=NUM_ERRORS * worst.point.error,
-        tolerance=True,
-        instance=f"{setting}; gradient norms {norms}; the bound is {NUM_ERRORS:g} standard errors",
-        plot=plot,
-    )
+    instance = f"{setting}; gradient norms {norms}; the bound is {NUM_ERRORS:g} standard errors"
+    yield Finding(worst.point.norm, NUM_ERRORS * worst.point.error, instance, plot, tolerance=True)
     norm, error = min((max(survey.shifted, key=GradientNorm.ratio) for survey in surveys), key=GradientNorm.ratio)
-    yield Finding(
-        measured=norm,
-        bound=NUM_ERRORS * error,
-        at_least=True,
-        statement="Control: with B and C moved away from the point, the same measurement finds a gradient above 0.",
-        instance=f"{setting}; moved by 10 or 30%, whichever shows it best, for the pair that shows it least",
-        plot=plot,
-    )
+    instance = f"{setting}; moved by 10 or 30%, whichever shows it best, for the pair that shows it least"
+    control = "Control: with B and C moved away from the point, the same measurement finds a gradient above 0."
+    yield Finding(norm, NUM_ERRORS * error, instance, plot, at_least=True).stated("as stated", control)
 
 
 @theorem("cheng24.thm4.5", "With A = 0, some r and B = b Sigma^-1/2, C = c Sigma^-1/2 are a stationary point.")
@@ -219,14 +209,9 @@ def thm4_5() -> Iterator[Finding]:
         task = GaussianProcess(kernel=kernels.relu, whiten=whiten)
         norm, error = Landscape(task=task, kernel=kernels.relu, transform=False).survey(5, ()).point
         where = "Sigma^-1/2 x (Example 7)" if whiten else "x (Definition 3.3, Appendix H.1)"
-        yield Finding(
-            measured=norm,
-            bound=NUM_ERRORS * error,
-            tolerance=True,
-            form=form,
-            statement=f"The same with labels from the Gaussian process of K at {where}.",
-            instance=f"(K, h) = (relu, relu), seed 5, otherwise as above; {norm:.3g} +- {error:.2g}",
-        )
+        instance = f"(K, h) = (relu, relu), seed 5, otherwise as above; {norm:.3g} +- {error:.2g}"
+        finding = Finding(norm, NUM_ERRORS * error, instance, tolerance=True)
+        yield finding.stated(form, f"The same with labels from the Gaussian process of K at {where}.")
 
 
 @theorem("cheng24.thm4.6", "Some r and A = a I, B = b Sigma^-1/2, C = c Sigma^-1/2 are a stationary point.")

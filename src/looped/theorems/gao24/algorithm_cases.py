@@ -13,6 +13,7 @@ from jaxtyping import Float
 from looped.constructions import gao24
 from looped.constructions.compiler import Limits, construct
 from looped.constructions.gao24 import Dense
+from looped.constructions.interpreter import interpret
 from looped.constructions.language import Program
 from looped.models.algoformer import given, pairs
 from looped.theorems.check import relative_difference
@@ -44,6 +45,11 @@ class Case:
     def error(self, limits: Limits) -> float:
         """The largest difference from the algorithm's answers, relative to the largest of them."""
         return relative_difference(self.answers(limits), self.expected)
+
+    def interpreter_error(self) -> float:
+        """The same error of the program itself, run exactly: no softmax, no weights."""
+        answers = interpret(self.program, self.tokens, loops=self.loops)[:, self.compared]
+        return relative_difference(answers, self.expected)
 
 
 def descend(

@@ -15,20 +15,6 @@ def interpret(
     program: Program, tokens: Float[Array, "batch seq token"], *, loops: int = 1
 ) -> Float[Array, "batch answers outputs"]:
     """The program's answers after `loops` loops."""
-    state = streams(program, tokens, loops=loops)[-1]
-    for layer in program.post:
-        state = run_layer(layer, program.stream, state, causal=program.causal)
-    if program.tokens == "apart":
-        state = state[:, (0 if program.read == "x" else 1) :: 2]
-    if program.query == "last":
-        state = state[:, -1:]
-    return state @ program.stream.read(program.output).T
-
-
-def streams(
-    program: Program, tokens: Float[Array, "batch seq token"], *, loops: int = 1
-) -> list[Float[Array, "batch seq width"]]:
-    """The stream after pre, and after each loop."""
     tokens = np.array(tokens, dtype=np.float64)
     if program.tokens == "apart" and program.query == "last":
         tokens[:, -1] = 0.0
@@ -36,21 +22,18 @@ def streams(
     if program.query == "last":
         marks = program.mark_table()
         state[:, -len(marks) :] += marks
-    for layer in program.pre:
-        state = run_layer(layer, program.stream, state, causal=program.causal)
-    states = [state]
-    for _ in range(loops):
-        for layer in program.loop:
-            state = run_layer(layer, program.stream, state, causal=program.causal)
-        states.append(state)
-    return states
+    visible = np.tril(np.ones((tokens.shape[1], tokens.shape[1]), bool)) if program.causal else np.array(True)
+    for layer in (*program.pre, *program.loop * loops, *program.post):
+        state = _run_layer(layer, program.stream, state, visible)
+    if program.tokens == "apart":
+        state = state[:, (0 if program.read == "x" else 1) :: 2]
+    if program.query == "last":
+        state = state[:, -1:]
+    return state @ program.stream.read(program.output).T
 
 
-def run_layer(
-    layer: Layer, stream: Stream, state: Float[Array, "batch seq width"], *, causal: bool
-) -> Float[Array, "batch seq width"]:
+def _run_layer(layer: Layer, stream: Stream, state: Array, visible: Array) -> Float[Array, "batch seq width"]:
     """Run a layer: all of its attention at once, then all of its MLP rows."""
-    visible = np.tril(np.ones((state.shape[1], state.shape[1]), bool)) if causal else np.array(True)
     added = np.zeros_like(state)
     for operation in layer.attention:
         scores = _scores(operation.query, operation.key, stream, state)

@@ -8,7 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.language import Array, Attend, Coordinate, Layer, Program, Put, Read, Stream, Sum, Write
+from looped.constructions.language import (
+    Array,
+    Attend,
+    Coordinate,
+    Layer,
+    Program,
+    Put,
+    Read,
+    Stream,
+    Sum,
+    Write,
+    clear,
+)
 from looped.constructions.position_vectors import Rotations, rotations
 
 
@@ -56,7 +68,7 @@ def descent_layer(*, eta: float) -> Layer:
 
     Without the MLP the algebra is the same, but the anchor multiplies the rounding error it holds by e^C.
     """
-    return Layer(attention=(descent(eta=eta, to={"residual": 1.0}),), mlp=(_empty_labels(),))
+    return Layer(attention=(descent(eta=eta, to={"residual": 1.0}),), mlp=(clear("residual", ("is_x", 0)),))
 
 
 def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
@@ -80,7 +92,6 @@ def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
         loop=(descent_layer(eta=eta),),
         output={"residual": 1.0},
         d=sum(sizes.values()),
-        seq=seq,
         query="every",
     )
 
@@ -118,10 +129,10 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
     pick = np.eye(width, hidden)
     sizes = {"x": d, "y": outputs, "h": hidden, "f": width, "scaled": width, "residual": outputs, "out": outputs}
     flags = {"position": place.dim, "is_x": 1, "is_y": 1, "test": 1, "last": 1, "one": 1}
-    fetch = Layer(
-        attention=(partner(value={"y": 2.0}, to={"residual": -1.0}),),
+    label = Layer(
+        attention=(fetch(value={"y": 2.0}, to={"residual": -1.0}),),
         mlp=(
-            _empty_labels(),
+            clear("residual", ("is_x", 0)),
             Put(value={"h": pick}, to={"f": 1.0}),
             Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(("test", 0),)),
         ),
@@ -131,12 +142,10 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
         inputs={"x": np.eye(d, d + outputs), "y": np.eye(outputs, d + outputs, d)},
         positions=pair_positions(place, num_examples + 1),
         marks={"test": np.array([[1.0], [0.0]]), "last": np.array([[0.0], [1.0]])},
-        pre=(*representation(phi, reads={"x": np.eye(d)}, unless=(("is_y", 0),)), fetch),
+        pre=(*representation(phi, reads={"x": np.eye(d)}, unless=(("is_y", 0),)), label),
         loop=(descent_layer(eta=eta),),
-        post=(Layer(attention=(partner(value={"residual": 2.0}, to={"out": 1.0}),)),),
-        output={"out": 1.0},
+        post=(Layer(attention=(fetch(value={"residual": 2.0}, to={"out": 1.0}),)),),
         d=d,
-        seq=2 * num_examples + 2,
         tokens="apart",
         read="y",
     )
@@ -163,25 +172,16 @@ def representation(phi: Sequence[Dense], *, reads: Read, unless: tuple[Coordinat
     return tuple(layers)
 
 
-def _empty_labels() -> Put:
-    """Set `residual` to 0 at every token that is not an x."""
-    return Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(("is_x", 0),))
+def fetch(shift: float | Array = 1.0, *, value: Read, to: Write) -> Attend:
+    """The mean of the values at position `shift` p_t; by default p_t itself, which the two tokens of a pair share."""
+    return Attend(query={"position": shift}, key={"position": 1.0}, value=value, to=to)
 
 
-def partner(*, value: dict, to: dict) -> Attend:
-    """The two tokens of a pair attend to each other: each gets the mean of both values."""
-    return Attend(query={"position": 1.0}, key={"position": 1.0}, value=value, to=to)
-
-
-def pair_positions(place: Rotations, num_pairs: int) -> dict[str, Array]:
+def pair_positions(place: Rotations, num_pairs: int, *, x: str = "is_x", y: str = "is_y") -> dict[str, Array]:
     """A position for each pair, shared by its two tokens; flags for x and y tokens; and the constant 1."""
     turns = np.tile([[1.0], [0.0]], (num_pairs, 1))
-    return {
-        "position": np.repeat(place.table(range(num_pairs)), 2, axis=0),
-        "is_x": turns,
-        "is_y": 1.0 - turns,
-        "one": np.ones_like(turns),
-    }
+    positions = np.repeat(place.table(range(num_pairs)), 2, axis=0)
+    return {"position": positions, x: turns, y: 1.0 - turns, "one": np.ones_like(turns)}
 
 
 def side_by_side(sizes: dict[str, int]) -> dict[str, Array]:

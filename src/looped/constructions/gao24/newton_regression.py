@@ -7,8 +7,8 @@ import math
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24.gradient import pair_positions, partner
-from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
+from looped.constructions.gao24.gradient import fetch, pair_positions
+from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum, clear
 from looped.constructions.position_vectors import rotations
 
 EXAMPLE, OTHER = ("example", 0), ("other", 0)
@@ -24,7 +24,7 @@ def newton_layer() -> Layer:
     0 at the other tokens. x_j' M x_i lies within (-1, 2), so c needs no scaling.
     """
     step = Sum(query={"mx": 1.0}, key={"x": 1.0}, value={"mx": 1.0}, to={"mx": -0.5}, anchor="last")
-    return Layer(attention=(step,), mlp=(Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,)), _clear()))
+    return Layer(attention=(step,), mlp=(Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,)), clear("mx", EXAMPLE)))
 
 
 def lemma_a4(*, d: int, num_examples: int) -> Program:
@@ -49,7 +49,6 @@ def lemma_a4(*, d: int, num_examples: int) -> Program:
         loop=(newton_layer(),),
         output={"mx": 1.0},
         d=2 * d,
-        seq=seq,
         query="every",
     )
 
@@ -74,7 +73,6 @@ def theorem_41(*, d: int, num_examples: int, alpha: float) -> Program:
     place = rotations(num_examples + 1)
     root = math.sqrt(alpha)
     flags = {"position": place.dim, "example": 1, "other": 1, "test": 1, "last": 1, "one": 1}
-    turns = pair_positions(place, num_examples + 1)
     first = Sum(
         query={"x": 1.0},
         key={"x": root},
@@ -87,28 +85,16 @@ def theorem_41(*, d: int, num_examples: int, alpha: float) -> Program:
     return Program(
         stream=Stream({"x": d, "y": 1, "mx": d, "label": 1, "out": 1} | flags),
         inputs={"x": np.eye(d, d + 1), "y": np.eye(1, d + 1, d)},
-        positions={
-            "position": turns["position"],
-            "example": turns["is_x"],
-            "other": turns["is_y"],
-            "one": turns["one"],
-        },
+        positions=pair_positions(place, num_examples + 1, x="example", y="other"),
         marks={
             "example": np.array([[-1.0], [0.0]]),
             "other": np.array([[1.0], [0.0]]),
             "test": np.array([[1.0], [0.0]]),
             "last": np.array([[0.0], [1.0]]),
         },
-        pre=(Layer(attention=(first,), mlp=(_clear(),)),),
+        pre=(Layer(attention=(first,), mlp=(clear("mx", EXAMPLE),)),),
         loop=(newton_layer(),),
-        post=(Layer(attention=(partner(value={"y": 2.0}, to={"label": 1.0}),)), Layer(attention=(answer,))),
-        output={"out": 1.0},
+        post=(Layer(attention=(fetch(value={"y": 2.0}, to={"label": 1.0}),)), Layer(attention=(answer,))),
         d=d,
-        seq=2 * num_examples + 2,
         tokens="apart",
     )
-
-
-def _clear() -> Put:
-    """Set `mx` to 0 at every token that is not an example."""
-    return Put(value={"mx": -1.0}, to={"mx": 1.0}, unless=(EXAMPLE,))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24.gradient import pair_positions, partner, side_by_side
-from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
+from looped.constructions.gao24.gradient import fetch, pair_positions, side_by_side
+from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum, clear
 from looped.constructions.position_vectors import rotations
 
 
@@ -31,7 +31,7 @@ def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
     steps = tuple(
         Put(value={"gradient": -eta / i}, to={"w": 1.0}, unless=(("elsewhere", i),)) for i in range(1, num_pairs)
     )
-    return Layer(attention=(gradient,), mlp=(*steps, Put(value={"gradient": -1.0}, to={"gradient": 1.0})))
+    return Layer(attention=(gradient,), mlp=(*steps, clear("gradient")))
 
 
 def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
@@ -49,7 +49,6 @@ def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
         loop=(decoder_layer(d=d, num_pairs=num_pairs, eta=eta),),
         output={"w": 1.0},
         d=sum(sizes.values()),
-        seq=2 * num_pairs,
         query="every",
         causal=True,
     )
@@ -77,10 +76,7 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
     """
     place = rotations(num_pairs)
     start = place.table(range(1)).T
-    copy = Layer(
-        attention=(partner(value={"x": 2.0}, to={"beside": 1.0}),),
-        mlp=(Put(value={"beside": -1.0}, to={"beside": 1.0}, unless=(("is_y", 0),)),),
-    )
+    copy = Layer(attention=(fetch(value={"x": 2.0}, to={"beside": 1.0}),), mlp=(clear("beside", ("is_y", 0)),))
     inner = Sum(
         query={"w": 1.0},
         key={"x": 1.0},
@@ -98,9 +94,7 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
         pre=(copy,),
         loop=(decoder_layer(d=d, num_pairs=num_pairs, eta=eta),),
         post=(Layer(attention=(inner,)),),
-        output={"out": 1.0},
         d=d,
-        seq=2 * num_pairs,
         tokens="apart",
         query="every",
         causal=True,

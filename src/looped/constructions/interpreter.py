@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from looped.constructions.language import Array, Attend, Layer, Match, Program, Put, Read, Stream, Sum
+from looped.constructions.language import Array, Attend, Layer, Match, Program, Put, Stream, Sum
 
 TIE = 1e-6
 """Scores that differ by less than this count as equal; position vectors differ by far more."""
@@ -36,33 +36,23 @@ def _run_layer(layer: Layer, stream: Stream, state: Array, visible: Array) -> Fl
     """Run a layer: all of its attention at once, then all of its MLP rows."""
     added = np.zeros_like(state)
     for operation in layer.attention:
-        scores = _scores(operation.query, operation.key, stream, state)
+        scores = _scores(operation, stream, state)
         if isinstance(operation, Attend):
-            best = _best(scores, visible).astype(float)
+            scores = np.where(visible, scores, -np.inf)
+            best = (scores >= scores.max(-1, keepdims=True) - TIE).astype(float)
             weights = best / best.sum(-1, keepdims=True)
         else:
             _check_anchor(operation, stream, state, scores)
-            weights = scores * visible * _summed(operation.match, stream, state, visible)
+            weights = scores * visible
+            if operation.match is not None:
+                weights = weights * (_scores(operation.match, stream, state) >= operation.match.top - TIE)
         added += weights @ (state @ stream.read(operation.value).T) @ stream.write(operation.to).T
     state = state + added
     return state + sum((_put(put, stream, state) for put in layer.mlp), np.zeros_like(state))
 
 
-def _scores(query: Read, key: Read, stream: Stream, state: Array) -> Float[Array, "batch i j"]:
-    return (state @ stream.read(query).T) @ (state @ stream.read(key).T).swapaxes(-1, -2)
-
-
-def _best(scores: Array, visible: Array) -> Bool[Array, "batch i j"]:
-    """The tokens j that attain the largest visible score of token i."""
-    scores = np.where(visible, scores, -np.inf)
-    return scores >= scores.max(-1, keepdims=True) - TIE
-
-
-def _summed(match: Match | None, stream: Stream, state: Array, visible: Array) -> Array:
-    """The tokens that a sum runs over."""
-    if match is None:
-        return np.array(True)
-    return (_scores(match.query, match.key, stream, state) >= match.top - TIE) & visible
+def _scores(operation: Attend | Sum | Match, stream: Stream, state: Array) -> Float[Array, "batch i j"]:
+    return (state @ stream.read(operation.query).T) @ (state @ stream.read(operation.key).T).swapaxes(-1, -2)
 
 
 def _check_anchor(total: Sum, stream: Stream, state: Array, scores: Array) -> None:

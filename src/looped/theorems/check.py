@@ -19,6 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import looped.theorems
+from looped.files import finite
+from looped.training.threads import at_threads
 
 Form = Literal["as stated", "as printed", "as corrected"]
 """Whether the statement is the paper's, a misprint in the paper, or our correction of that misprint."""
@@ -117,11 +119,8 @@ class Row(Finding):
         """The row as JSON data; numbers that are not finite become null."""
         words = ("name", "paper", "form", "statement", "instance")
         results = ("measured", "bound", "bound_is", "margin", "verdict", "seconds")
-        plain = {key: _finite(getattr(self, key)) for key in words + results}
-        if self.plot is None:
-            return plain | {"plot": None}
-        lines = {name: [_finite(value) for value in line] for name, line in self.plot.lines.items()}
-        return plain | {"plot": dict(vars(self.plot)) | {"x": [_finite(x) for x in self.plot.x], "lines": lines}}
+        plain = {key: getattr(self, key) for key in words + results}
+        return finite(plain | {"plot": None if self.plot is None else vars(self.plot)})
 
 
 @dataclass(frozen=True)
@@ -145,18 +144,14 @@ class Theorem:
 
         Checks run on one thread: their tensors are small, and waiting threads made them up to ten times slower.
         """
-        rows, threads = [], torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                start = time.perf_counter()
-                for finding in self.check():
-                    seconds, start = time.perf_counter() - start, time.perf_counter()
-                    fields: dict[str, Any] = vars(finding) | {"statement": finding.statement or self.statement}
-                    rows.append(Row(**fields, name=self.name, seconds=seconds))
-        finally:
-            torch.set_num_threads(threads)
+        rows = []
+        with at_threads(1), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            start = time.perf_counter()
+            for finding in self.check():
+                seconds, start = time.perf_counter() - start, time.perf_counter()
+                fields: dict[str, Any] = vars(finding) | {"statement": finding.statement or self.statement}
+                rows.append(Row(**fields, name=self.name, seconds=seconds))
         return rows
 
 
@@ -254,7 +249,3 @@ def bound_plot(
 def _natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts thm2 before thm10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -23,6 +23,9 @@ from looped.constructions.language import (
 )
 from looped.constructions.position_vectors import Rotations, rotations
 
+IS_X = ("is_x", 0)
+"""Flag: 1 only at x tokens."""
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -46,29 +49,18 @@ def represent(phi: Sequence[Dense], h: Float[Array, "*batch in"]) -> Float[Array
     return h
 
 
-def descent(*, eta: float, to: Write) -> Sum:
-    """One gradient step on L(A) = 1/2N sum_j |A f_j - y_j|^2, as its effect on every A f_i.
+def descent_layer(*targets: str, eta: float, unless: Coordinate) -> Layer:
+    """One gradient step on L(A) = 1/2N sum_j |A f_j - y_j|^2, as its effect on every A f_i in the `targets`.
 
         A_{k+1} f_i = A_k f_i - eta sum_j (A_k f_j - y_j) (f_j / N)' f_i
 
     Ref: gao24, Lemma A.2. The query is `f`; the key is `scaled` = f / N, which is 0 at the prompt's query; the value is
-    `residual`. The step size is in the value map, not in the MLP.
+    `residual`. The step size is in the value map, not in the MLP, which sets `residual` to 0 where `unless` is 0.
+    Without that the algebra is the same, but the anchor multiplies the rounding error it holds by e^C.
     """
-    return Sum(
-        query={"f": 1.0},
-        key={"scaled": 1.0},
-        value={"residual": 1.0},
-        to={name: -eta * np.asarray(value, dtype=np.float64) for name, value in to.items()},
-        anchor="last",
-    )
-
-
-def descent_layer(*, eta: float) -> Layer:
-    """The gradient step, and an MLP that sets `residual` to 0 except at x tokens.
-
-    Without the MLP the algebra is the same, but the anchor multiplies the rounding error it holds by e^C.
-    """
-    return Layer(attention=(descent(eta=eta, to={"residual": 1.0}),), mlp=(clear("residual", ("is_x", 0)),))
+    to = dict.fromkeys(targets, -eta)
+    step = Sum(query={"f": 1.0}, key={"scaled": 1.0}, value={"residual": 1.0}, to=to, anchor="last")
+    return Layer(attention=(step,), mlp=(clear("residual", unless),))
 
 
 def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
@@ -80,16 +72,12 @@ def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
     token is the anchor.
     """
     sizes = {"f": d, "y": outputs, "scaled": d, "residual": outputs}
-    seq = 2 * num_examples + 2
+    turns = np.tile([[1.0], [0.0]], (num_examples + 1, 1))
     return Program(
         stream=Stream(sizes | {"is_x": 1, "last": 1, "one": 1}),
         inputs=side_by_side(sizes),
-        positions={
-            "is_x": np.tile([[1.0], [0.0]], (num_examples + 1, 1)),
-            "last": np.eye(1, seq, seq - 1).T,
-            "one": np.ones((seq, 1)),
-        },
-        loop=(descent_layer(eta=eta),),
+        positions={"is_x": turns, "last": np.eye(len(turns))[:, -1:], "one": np.ones_like(turns)},
+        loop=(descent_layer("residual", eta=eta, unless=IS_X),),
         output={"residual": 1.0},
         d=sum(sizes.values()),
         query="every",
@@ -132,7 +120,7 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
     label = Layer(
         attention=(fetch(value={"y": 2.0}, to={"residual": -1.0}),),
         mlp=(
-            clear("residual", ("is_x", 0)),
+            clear("residual", IS_X),
             Put(value={"h": pick}, to={"f": 1.0}),
             Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(("test", 0),)),
         ),
@@ -143,7 +131,7 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
         positions=pair_positions(place, num_examples + 1),
         marks={"test": np.array([[1.0], [0.0]]), "last": np.array([[0.0], [1.0]])},
         pre=(*representation(phi, reads={"x": np.eye(d)}, unless=(("is_y", 0),)), label),
-        loop=(descent_layer(eta=eta),),
+        loop=(descent_layer("residual", eta=eta, unless=IS_X),),
         post=(Layer(attention=(fetch(value={"residual": 2.0}, to={"out": 1.0}),)),),
         d=d,
         tokens="apart",
@@ -162,13 +150,9 @@ def representation(phi: Sequence[Dense], *, reads: Read, unless: tuple[Coordinat
         out, inner = dense.weight.shape
         sources = {"h": np.eye(inner, hidden)} if index else reads
         weights = {name: dense.weight @ np.asarray(matrix) for name, matrix in sources.items()}
-        put = Put(
-            value=weights | {"one": dense.bias[:, None]},
-            to={"h": np.eye(hidden, out)},
-            slope=dense.slope,
-            unless=unless,
-        )
-        layers.append(Layer(mlp=(put, Put(value={"h": -1.0}, to={"h": 1.0})) if index else (put,)))
+        value = weights | {"one": dense.bias[:, None]}
+        put = Put(value=value, to={"h": np.eye(hidden, out)}, slope=dense.slope, unless=unless)
+        layers.append(Layer(mlp=(put, clear("h")) if index else (put,)))
     return tuple(layers)
 
 

@@ -21,13 +21,8 @@ def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
     anchor is the first token. 1/(i-1) depends only on the position, so each x token has its own MLP rows.
     """
     top, bottom = np.eye(d + 1, d), np.eye(d + 1, 1, -d)
-    gradient = Sum(
-        query={"w": top, "is_x": bottom},
-        key={"beside": top, "y": -bottom},
-        value={"beside": 1.0},
-        to={"gradient": 1.0},
-        anchor="first",
-    )
+    query, key = {"w": top, "is_x": bottom}, {"beside": top, "y": -bottom}
+    gradient = Sum(query=query, key=key, value={"beside": 1.0}, to={"gradient": 1.0}, anchor="first")
     steps = tuple(
         Put(value={"gradient": -eta / i}, to={"w": 1.0}, unless=(("elsewhere", i),)) for i in range(1, num_pairs)
     )
@@ -77,14 +72,9 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
     place = rotations(num_pairs)
     start = place.table(range(1)).T
     copy = Layer(attention=(fetch(value={"x": 2.0}, to={"beside": 1.0}),), mlp=(clear("beside", ("is_y", 0)),))
-    inner = Sum(
-        query={"w": 1.0},
-        key={"x": 1.0},
-        value={"is_x": 1.0, "first": -1.0},
-        to={"out": 1.0},
-        anchor="second",
-        match=Match(query={"position": 1.0}, key={"position": 1.0, "second": -start}, top=1.0),
-    )
+    value = {"is_x": 1.0, "first": -1.0}
+    same = Match(query={"position": 1.0}, key={"position": 1.0, "second": -start}, top=1.0)
+    inner = Sum(query={"w": 1.0}, key={"x": 1.0}, value=value, to={"out": 1.0}, anchor="second", match=same)
     sizes = {"x": d, "y": 1, "beside": d, "w": d, "gradient": d, "out": 1}
     flags = {"position": place.dim, "is_x": 1, "is_y": 1, "elsewhere": num_pairs}
     return Program(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24.gradient import Dense, descent, fetch, representation
+from looped.constructions.gao24.gradient import Dense, descent_layer, fetch, representation
 from looped.constructions.language import Array, Attend, Layer, Program, Put, Stream, clear
 from looped.constructions.position_vectors import Rotations, rotations
 
@@ -84,7 +84,7 @@ def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, e
         positions=_positions(place, seq) | {"inside": _inside(seq, max(1, order - 1))},
         marks=MARKS,
         pre=(copies, *representation(phi, reads=window), label),
-        loop=(descent_loop(eta=eta),),
+        loop=(descent_layer("residual", "prediction", eta=eta, unless=EARLIER),),
         post=(Layer(mlp=(Put(value={"prediction": 1.0}, to={"out": 1.0}, unless=(EARLIER,)),)),),
         d=d,
     )
@@ -128,16 +128,10 @@ def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: floa
         positions=_positions(place, seq) | {"away": 1.0 - np.eye(steps + 1)[np.arange(seq) % (steps + 1)]},
         marks=MARKS,
         pre=(select,),
-        loop=(descent_loop(eta=eta),),
+        loop=(descent_layer("residual", "prediction", eta=eta, unless=EARLIER),),
         post=(Layer(mlp=(put,)),),
         d=d,
     )
-
-
-def descent_loop(*, eta: float) -> Layer:
-    """Lemma A.2 with the query's token as the anchor: its residual is set to 0, its prediction is not."""
-    step = descent(eta=eta, to={"residual": 1.0, "prediction": 1.0})
-    return Layer(attention=(step,), mlp=(clear("residual", EARLIER),))
 
 
 def _positions(place: Rotations, seq: int) -> dict[str, Float[Array, "seq _"]]:

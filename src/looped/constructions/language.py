@@ -132,10 +132,10 @@ class Put:
     """Coordinates that are 0 (pass) or at least 1 (block) at every token. A passed value is exact, because nothing is
     added to it and subtracted again; so the stream needs both an indicator and its opposite."""
 
-
-def clear(name: str, *unless: Coordinate) -> Put:
-    """Set a subspace to 0 where every `unless` is 0."""
-    return Put(value={name: -1.0}, to={name: 1.0}, unless=unless)
+    @classmethod
+    def clear(cls, name: str, *unless: Coordinate) -> Put:
+        """Set a subspace to 0 where every `unless` is 0."""
+        return cls(value={name: -1.0}, to={name: 1.0}, unless=unless)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.language import (
-    Array,
-    Attend,
-    Coordinate,
-    Layer,
-    Program,
-    Put,
-    Read,
-    Stream,
-    Sum,
-    Write,
-    clear,
-)
+from looped.constructions.language import Array, Attend, Coordinate, Layer, Program, Put, Read, Stream, Sum, Write
 from looped.constructions.position_vectors import Rotations, rotations
 
 IS_X = ("is_x", 0)
@@ -60,7 +48,7 @@ def descent_layer(*targets: str, eta: float, unless: Coordinate) -> Layer:
     """
     to = dict.fromkeys(targets, -eta)
     step = Sum(query={"f": 1.0}, key={"scaled": 1.0}, value={"residual": 1.0}, to=to, anchor="last")
-    return Layer(attention=(step,), mlp=(clear("residual", unless),))
+    return Layer(attention=(step,), mlp=(Put.clear("residual", unless),))
 
 
 def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
@@ -120,7 +108,7 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
     label = Layer(
         attention=(fetch(value={"y": 2.0}, to={"residual": -1.0}),),
         mlp=(
-            clear("residual", IS_X),
+            Put.clear("residual", IS_X),
             Put(value={"h": pick}, to={"f": 1.0}),
             Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(("test", 0),)),
         ),
@@ -152,7 +140,7 @@ def representation(phi: Sequence[Dense], *, reads: Read, unless: tuple[Coordinat
         weights = {name: dense.weight @ np.asarray(matrix) for name, matrix in sources.items()}
         value = weights | {"one": dense.bias[:, None]}
         put = Put(value=value, to={"h": np.eye(hidden, out)}, slope=dense.slope, unless=unless)
-        layers.append(Layer(mlp=(put, clear("h")) if index else (put,)))
+        layers.append(Layer(mlp=(put, Put.clear("h")) if index else (put,)))
     return tuple(layers)
 
 

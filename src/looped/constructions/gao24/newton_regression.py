@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from looped.constructions.gao24.gradient import fetch, pair_positions
-from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum, clear
+from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
 from looped.constructions.position_vectors import rotations
 
 EXAMPLE, OTHER = ("example", 0), ("other", 0)
@@ -24,7 +24,8 @@ def newton_layer() -> Layer:
     0 at the other tokens. x_j' M x_i lies within (-1, 2), so c needs no scaling.
     """
     step = Sum(query={"mx": 1.0}, key={"x": 1.0}, value={"mx": 1.0}, to={"mx": -0.5}, anchor="last")
-    return Layer(attention=(step,), mlp=(Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,)), clear("mx", EXAMPLE)))
+    double = Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,))
+    return Layer(attention=(step,), mlp=(double, Put.clear("mx", EXAMPLE)))
 
 
 def lemma_a4(*, d: int, num_examples: int) -> Program:
@@ -77,7 +78,7 @@ def theorem_41(*, d: int, num_examples: int, alpha: float) -> Program:
         inputs={"x": np.eye(d, d + 1), "y": np.eye(1, d + 1, d)},
         positions=pair_positions(place, num_examples + 1, x="example", y="other"),
         marks={"example": -at_x, "other": at_x, "test": at_x, "last": at_y},
-        pre=(Layer(attention=(first,), mlp=(clear("mx", EXAMPLE),)),),
+        pre=(Layer(attention=(first,), mlp=(Put.clear("mx", EXAMPLE),)),),
         loop=(newton_layer(),),
         post=(Layer(attention=(fetch(value={"y": 2.0}, to={"label": 1.0}),)), Layer(attention=(answer,))),
         d=d,

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from looped.constructions.gao24.gradient import fetch, pair_positions, side_by_side
-from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum, clear
+from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
 from looped.constructions.position_vectors import rotations
 
 
@@ -26,7 +26,7 @@ def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
     steps = tuple(
         Put(value={"gradient": -eta / i}, to={"w": 1.0}, unless=(("elsewhere", i),)) for i in range(1, num_pairs)
     )
-    return Layer(attention=(gradient,), mlp=(*steps, clear("gradient")))
+    return Layer(attention=(gradient,), mlp=(*steps, Put.clear("gradient")))
 
 
 def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
@@ -71,7 +71,7 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
     """
     place = rotations(num_pairs)
     start = place.table(range(1)).T
-    copy = Layer(attention=(fetch(value={"x": 2.0}, to={"beside": 1.0}),), mlp=(clear("beside", ("is_y", 0)),))
+    copy = Layer(attention=(fetch(value={"x": 2.0}, to={"beside": 1.0}),), mlp=(Put.clear("beside", ("is_y", 0)),))
     value = {"is_x": 1.0, "first": -1.0}
     same = Match(query={"position": 1.0}, key={"position": 1.0, "second": -start}, top=1.0)
     inner = Sum(query={"w": 1.0}, key={"x": 1.0}, value=value, to={"out": 1.0}, anchor="second", match=same)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from looped.constructions.gao24.gradient import Dense, descent_layer, fetch, representation
-from looped.constructions.language import Array, Attend, Layer, Program, Put, Stream, clear
+from looped.constructions.language import Array, Attend, Layer, Program, Put, Stream
 from looped.constructions.position_vectors import Rotations, rotations
 
 LAST, EARLIER = ("last", 0), ("earlier", 0)
@@ -72,7 +72,7 @@ def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, e
     label = Layer(
         attention=(fetch(place.shift(1), value={"x": 1.0}, to={"residual": -1.0}),),
         mlp=(
-            clear("residual", EARLIER),
+            Put.clear("residual", EARLIER),
             Put(value={"h": pick}, to={"f": 1.0}),
             Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(LAST,)),
         ),

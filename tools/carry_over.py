@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from looped.config import encode
 from looped.experiment import Experiment, Setup, hash_of
 from looped.files import locked, read_json, write_json
 from looped.papers import yang24
@@ -110,7 +111,7 @@ def carried(data: Any, new_names: Mapping[str, str]) -> Any:
     if data.get("type") != "looped.experiment:Experiment":
         return {key: carried(value, new_names) for key, value in data.items()}
     experiment = with_start(Experiment.from_data({"format": 1, **data}), new_names)
-    return experiment.to_data() if "format" in data else experiment.brief()
+    return experiment.to_data() if "format" in data else encode(experiment, without="defaults")
 
 
 if __name__ == "__main__":

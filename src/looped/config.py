@@ -66,6 +66,14 @@ def _is_default(field: dataclasses.Field, value: Any) -> bool:
     return default is not dataclasses.MISSING and value == default
 
 
+def flat(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested data under dotted names such as `train.optimizer.clip`."""
+    fields: dict[str, Any] = {}
+    for key, value in data.items():
+        fields |= flat(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
+    return fields
+
+
 def name_of(thing: Any) -> str:
     """`module:name` of a class or function; what a script defines is named after its file."""
     if "<" in thing.__qualname__:

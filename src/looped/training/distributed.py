@@ -61,10 +61,6 @@ class Team:
         """The run folder: rank 0 makes and writes it, the others only read it."""
         return Run.create(path, experiment) if self.leads else Onlooker(path, experiment)
 
-    def lock(self, run: Run) -> contextlib.AbstractContextManager[None]:
-        """The lock of a run; rank 0 holds it for the whole team."""
-        return run.lock() if self.leads else contextlib.nullcontext()
-
     def checkpoints(self, runs: Sequence[Run], find: Callable[[], list[Checkpoint | None]]) -> list[Checkpoint | None]:
         """The checkpoints that rank 0 finds to go on from; the others read the same ones from the folder."""
         if not self.joined:
@@ -166,6 +162,10 @@ class Onlooker(Run):
     def latest(self, *, mend: bool = False) -> Checkpoint | None:
         """The last whole checkpoint."""
         return super().latest()
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing: rank 0 holds the lock for the whole team."""
+        return contextlib.nullcontext()
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         pass

@@ -107,8 +107,7 @@ class TrainingLoop(ABC):
         if not checkpoints:
             return
         for folder, checkpoint in zip(self.folders, checkpoints, strict=True):
-            if self.team.leads:
-                folder.check(checkpoint)
+            folder.check(checkpoint)
         try:
             self.load(checkpoints)
         except (RuntimeError, KeyError) as error:

@@ -206,7 +206,7 @@ class FamilyTrainer(TrainingLoop):
         self.watched: list[Tensor] = []
         self.output = torch.zeros(())
         self.captures, self.graph, self.num_plain_steps = graph and self.on_gpu, None, 0
-        self.checkpoint_seconds, self.saved_at = checkpoint_seconds, time.monotonic()
+        self.checkpoint_seconds = checkpoint_seconds
 
     def step(self, now: int) -> None:
         """One update of every model; nothing in it waits for the device."""
@@ -226,9 +226,6 @@ class FamilyTrainer(TrainingLoop):
         if logged:
             self.losses.append(self.output.clone())
 
-    def log(self) -> None:
-        """Nothing: losses are logged before the update, and lie in the checkpoint."""
-
     def finish(self) -> None:
         """Let a model whose last update was a jump go back, and look at the family once more."""
         if isinstance(self.optimizer, RollbackAdam):
@@ -239,11 +236,6 @@ class FamilyTrainer(TrainingLoop):
     def checkpoint_due(self) -> bool:
         """Every `checkpoint_seconds`; when does not change what is trained."""
         return bool(self.folders) and time.monotonic() - self.saved_at >= self.checkpoint_seconds
-
-    def save(self) -> None:
-        """Write a checkpoint of this moment."""
-        super().save()
-        self.saved_at = time.monotonic()
 
     def checkpoints(self) -> list[dict[str, Tensor]]:
         """Weights, optimiser and random state, and all that was logged."""

@@ -28,7 +28,6 @@ def train_grid(
     device: str | torch.device = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
     trained: Callable[[Run], None] = lambda run: None,
-    executor: Executor | None = None,
 ) -> list[Run]:
     """The run of every experiment, in the order given; what is neither in `out` nor a kept model is trained.
 
@@ -61,8 +60,7 @@ def train_grid(
         share = max(share, stepped / total)  # the bar never goes back, even where a run does
         progress(f"{trials[index].experiment.name} ({len(finished)} of {len(trials)} runs done)", share)
 
-    executor = executor or Executor(device=torch.device(device).type)
-    stands = sweep(trials, executor, tell=tell)
+    stands = sweep(trials, Executor(device=torch.device(device).type), tell=tell)
     for status, kind in (("failed", ValueError), ("diverged", Diverged), ("busy", Busy)):
         troubles = [stand.message for stand in stands if stand.status == status]
         reasons = " ".join(dict.fromkeys(troubles))

@@ -11,7 +11,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from looped.config import encode, flat
 from looped.files import log
@@ -19,7 +19,6 @@ from looped.training.distributed import Onlooker
 from looped.training.run import Run
 
 
-@runtime_checkable
 class Board(Protocol):
     """A tracker of a run's metrics."""
 

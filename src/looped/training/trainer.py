@@ -209,10 +209,6 @@ class Trainer(TrainingLoop):
             bad = (loss - loss).reshape(-1) != 0
             torch.minimum(self.first_bad, torch.where(bad, now.step, self.first_bad), out=self.first_bad)
 
-    def sample(self, step: int) -> AnyPrompt:
-        """The prompts of a step."""
-        return self.batches.draw(self.batches.now(step))
-
     def log(self) -> None:
         """Write a line of metrics where one is due."""
         if self.done % self.config.log_every and self.done < self.steps:
@@ -266,10 +262,6 @@ class Trainer(TrainingLoop):
     def facts(self) -> dict[str, Any]:
         """The models and ranks that trained together, and the weights that training started from."""
         return {"models_in_one_batch": len(self.runs), "ranks": self.team.size, **self.began}
-
-    def together(self) -> tuple[str, ...]:
-        """The hashes of all runs of a stack."""
-        return tuple(run.hash for run in self.runs) if self.stacked else ()
 
     def load(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Take everything that `checkpoints` gave."""

@@ -45,7 +45,7 @@ class Plain:
         trainer, batches = self.trainer, self.trainer.batches
         now = batches.now(step)
         trainer.passes.refresh()
-        whole = batches.cut(batches.draw(now), step)
+        whole = batches.draw(now, batches.num_pairs(step))
         prompt = trainer.team.rows(whole, stacked=trainer.stacked)
         loops, windows = batches.loops(step)
         trainer.learn(prompt, trainer.passes.finish(prompt, loops=loops, **windows), now, whole)
@@ -89,7 +89,7 @@ class Graphs:
             self.warm.update(keys)
             return
         if self.draws:
-            self._put(cut, self._draw(cut, self._now()))
+            self._put(cut, trainer.batches.draw(self._now(), cut))
         elif trainer.config.depth is None:  # the number of loops never changes: one graph for the whole step
             self._replay(("step", cut), lambda: self._plainly(cut, ahead, last, windows))
             return
@@ -102,14 +102,14 @@ class Graphs:
         passes = self.trainer.passes
         passes.refresh()
         now = self._now()
-        prompt = self._draw(cut, now)
+        prompt = self.trainer.batches.draw(now, cut)
         self._learn(prompt, passes.whole(prompt, ahead=ahead, loops=last, **windows), now)
 
     def _begin(self, cut: int | None) -> None:
         """Draw and embed, under capture; the other graphs of this prompt length read the tensors where they lie."""
         passes = self.trainer.passes
         passes.refresh()
-        prompt = self.saved_tensors[cut][0] if self.draws else self._draw(cut, self._now())
+        prompt = self.saved_tensors[cut][0] if self.draws else self.trainer.batches.draw(self._now(), cut)
         context, state = passes.begin(prompt)
         self.saved_tensors[cut] = (prompt, context, tree_map(torch.clone, state))
 
@@ -127,10 +127,6 @@ class Graphs:
     def _learn(self, prompt: AnyPrompt, outputs: Tensor, now: Now) -> None:
         self.trainer.learn(prompt, outputs, now)
         self.counter += 1
-
-    def _draw(self, cut: int | None, now: Now) -> AnyPrompt:
-        prompt = self.trainer.batches.draw(now)
-        return prompt if cut is None else prompt.head(cut)
 
     def _now(self) -> Now:
         assert self.table is not None

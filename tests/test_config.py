@@ -123,7 +123,7 @@ def test_every_recipe_survives_json(name, scale):
 def test_functions_and_nested_dataclasses_in_tuples_are_written_by_name():
     task = MixedProcess(parts=(Part(kernel=kernels.relu, scales=(1.0,) * 5), Part(kernel=kernels.linear)))
     data = through_json(encode(task))
-    assert data["kernel"] == "looped.functional.kernels:exp"
+    assert "kernel" not in data, "each part has its own"
     assert data["parts"][0]["kernel"] == "looped.functional.kernels:relu"
     assert decode(data, Task) == task
 

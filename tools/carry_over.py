@@ -1,28 +1,23 @@
 """Rewrite what the version before wrote, configs of format 1, as configs of format 2; no number changes.
 
-    python tools/carry_over.py runs/*-* results/models/* results/*.json
+    python tools/carry_over.py runs/*-* results/models/*
 
 A run folder or kept model gets its config rewritten, and a run folder the name that its config has now. Checkpoints
 stay as they are: the config says which hash they carry. A run that started from another (`train.start`) follows it
-where both are given, and so do the sweeps beside the runs. A result gets its settings rewritten.
+where both are given, and so do the sweeps beside the runs. Results are carried over by `tools/carry_results.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from looped.config import encode
 from looped.experiment import Experiment, Setup, hash_of
 from looped.files import locked, read_json, write_json
 from looped.papers import yang24
-from looped.reproduce import figures, settings_hash
 from looped.training.kept import is_kept
 from looped.upgrade import CARRIED_OVER
 
@@ -38,9 +33,6 @@ def main(names: list[str]) -> int:
         for parent in {folder.parent for folder in folders.values()}:
             for file in parent.glob("sweeps/*/sweep.json"):
                 carry_sweep(file, new_names)
-        for name in names:
-            if Path(name).suffix == ".json":
-                carry_result(Path(name), new_names)
     except (ValueError, OSError) as error:
         print(f"carry_over: {error}", file=sys.stderr)
         return 2
@@ -84,34 +76,6 @@ def carry_sweep(file: Path, new_names: Mapping[str, str]) -> None:
     for row in data["points"]:
         row["run"] = new_names.get(row["run"], row["run"])
     write_json(file, data)
-
-
-def carry_result(file: Path, new_names: Mapping[str, str]) -> None:
-    """Rewrite the experiments in a result's settings, where that gives the settings that its figure has today."""
-    content = read_json(file)
-    figure = figures().get(str(content.get("figure"))) if isinstance(content, dict) else None
-    if figure is None or content.get("scale") not in figure.settings:
-        return
-    key = settings_hash(figure, content["scale"])
-    settings = carried(content["settings"], new_names)
-    if content["settings_hash"] == key or json.dumps(settings) == json.dumps(content["settings"]):
-        return
-    if hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10] != key:
-        raise ValueError(f"{file} was measured with settings that {figure.name} no longer has. Measure it again.")
-    write_json(file, content | {"settings": settings, "settings_hash": key})
-    print(file)
-
-
-def carried(data: Any, new_names: Mapping[str, str]) -> Any:
-    """JSON data in which every experiment of format 1, complete or brief, is one of format 2."""
-    if isinstance(data, list):
-        return [carried(item, new_names) for item in data]
-    if not isinstance(data, dict):
-        return data
-    if data.get("type") != "looped.experiment:Experiment":
-        return {key: carried(value, new_names) for key, value in data.items()}
-    experiment = with_start(Experiment.from_data({"format": 1, **data}), new_names)
-    return experiment.to_data() if "format" in data else encode(experiment, without="defaults")
 
 
 if __name__ == "__main__":

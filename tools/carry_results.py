@@ -1,7 +1,7 @@
 """Rewrite result files of version 1 (nested data) as version 2 (tables): `python tools/carry_results.py results`.
 
-Numbers stay as they are. A result whose settings were not those of its figure any more is refused. Prints every verdict
-that changed.
+Numbers stay as they are. A result is taken to have the settings that its figure had in the last version 1, which a test
+of that version held for all kept results. Prints every verdict that changed.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
 C = TypeVar("C")
+_hints_of = functools.cache(typing.get_type_hints)
+"""Cached, since reading annotations is slow and a sweep asks a thousand times."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -45,7 +47,7 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
         fields = {
             field.name: encode(getattr(value, field.name), without=without)
             for field in dataclasses.fields(value)
-            if field.init and not (_may_be_left_out(field, without) and _is_default(field, getattr(value, field.name)))
+            if field.init and not _is_left_out(field, getattr(value, field.name), without)
         }
         return {"type": name_of(type(value)), **fields}
     if isinstance(value, (list, tuple)):
@@ -57,13 +59,19 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
     raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
 
 
-def _may_be_left_out(field: dataclasses.Field, without: str) -> bool:
-    return without == "defaults" or (without == "later" and "later" in field.metadata)
-
-
-def _is_default(field: dataclasses.Field, value: Any) -> bool:
+def _is_left_out(field: dataclasses.Field, value: Any, without: str) -> bool:
+    if without == "nothing" or (without == "later" and "later" not in field.metadata):
+        return False
     default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
     return default is not dataclasses.MISSING and value == default
+
+
+def flat(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Nested data under dotted names such as `train.optimizer.clip`."""
+    fields: dict[str, Any] = {}
+    for key, value in data.items():
+        fields |= flat(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
+    return fields
 
 
 def name_of(thing: Any) -> str:
@@ -134,11 +142,10 @@ def _decode_dataclass(data: Any, hint: type[C], where: str, code: Mapping[str, A
         raise ValueError(f"`{where}` must be an object with the fields of {hint.__name__}; got {data!r}.")
     data = dict(data)
     name, alike = data.pop("type", name_of(hint)), _subclasses(hint, code)
-    short = isinstance(name, str) and name in alike
-    kind = alike[name] if short else _resolve(name, _join(where, "type"), code)
+    kind = alike.get(str(name)) or _resolve(name, _join(where, "type"), code)
     if not (isinstance(kind, type) and issubclass(kind, hint) and dataclasses.is_dataclass(kind)):
         raise ValueError(f"`{_join(where, 'type')}` must name a {hint.__name__}; got `{name_of(kind)}`.")
-    hints = _hints(kind)
+    hints = _hints_of(kind)
     names = _field_names(kind)
     for key in data:
         if key not in names:
@@ -170,12 +177,6 @@ def _is_ours(module: str) -> bool:
 
 def _field_names(kind: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.init]
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    """A dataclass's annotations; cached, since reading them is slow and a sweep asks a thousand times."""
-    return typing.get_type_hints(kind)
 
 
 def _resolve(name: Any, where: str, code: Mapping[str, Any] | None) -> Any:

@@ -202,10 +202,6 @@ class Setup:
         """As JSON data; a `LATER` field at its default is left out, unless `complete`, which is for people."""
         return {"format": FORMAT, **encode(self, without="nothing" if complete else "later")}
 
-    def brief(self) -> dict[str, Any]:
-        """As JSON data without fields at their defaults: for a figure's settings, which a new field must not change."""
-        return encode(self, without="defaults")
-
     @staticmethod
     def from_data(data: Any, code: Mapping[str, Any] | None = None) -> Setup:
         """The `Setup` or `Experiment` that `to_data` wrote, here or in the version before.
@@ -256,11 +252,6 @@ class Experiment(Setup):
             )
         if isinstance(self.task, SequenceTask) and self.model.sees_next_token:
             raise ValueError("a sequence needs `model.causal=true`: otherwise a token sees the one it is to predict.")
-
-    @staticmethod
-    def from_brief(data: Mapping[str, Any]) -> Experiment:
-        """Read what `brief` wrote."""
-        return Experiment.from_data({"format": FORMAT, **data})
 
     @staticmethod
     def from_data(data: Any, code: Mapping[str, Any] | None = None) -> Experiment:

@@ -213,7 +213,7 @@ def test_errors_that_are_not_finite_are_null_in_json(call, folder):
     run = Run.open(folder)
     latest = run.latest()
     latest.tensors["model/read_out.weight"].fill_(1e38)
-    run.save(latest, keep=1)
+    run.save(latest)
     code, out, _ = call("evaluate", folder, "--prompts", 4, "--json")
     assert code == 0
     assert json.loads(out)["by_loops"]["mean"][0] is None

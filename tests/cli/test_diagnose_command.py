@@ -15,7 +15,7 @@ def save(path, config, task):
     torch.manual_seed(0)
     opened = Run.create(path, Setup(name="small", task=task, model=config))
     tensors = {f"model/{name}": value for name, value in config.build().state_dict().items()}
-    opened.save(Checkpoint(0, True, tensors), keep=1)
+    opened.save(Checkpoint(0, True, tensors))
     return opened.path
 
 

@@ -16,7 +16,7 @@ def run(tmp_path):
     experiment = Setup(name="descent", task=LinearRegression(d=3), model=model.config)
     opened = Run.create(tmp_path / "run", experiment)
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
-    opened.save(Checkpoint(0, True, tensors), keep=1)
+    opened.save(Checkpoint(0, True, tensors))
     return opened.path
 
 

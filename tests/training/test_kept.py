@@ -20,7 +20,7 @@ from looped.files import read_json, read_tensors, write_json, write_tensors
 from looped.keeping import MAX_BYTES, MAX_LINES, _thinned, check, keep, read_record, summary
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.models.decoder import DecoderConfig
-from looped.reproduce import figures, reproduce
+from looped.reproduce import reproduce, studies
 from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression
 from looped.training import grid, kept
@@ -419,7 +419,7 @@ def test_the_best_weights_are_kept_as_such_and_stand_for_no_training(store, tmp_
 
 
 def test_a_figure_is_drawn_from_kept_models_alone(tmp_path, monkeypatch):
-    figure = figures()["yang24.fig2"]
+    figure = studies()["yang24.fig2"]
     measured = reproduce(figure, "smoke", out=tmp_path / "first", runs=tmp_path / "runs")
     for path in (tmp_path / "runs").iterdir():
         one = Run.open(path)

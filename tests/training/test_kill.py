@@ -18,7 +18,7 @@ from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import RandomDepth
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
-from looped.training.family import load_family, train_family
+from looped.training.family import train_family
 from looped.training.folder import Folder
 from looped.training.rollback import Rollback
 from looped.training.run import Run
@@ -220,7 +220,7 @@ def test_kills_of_a_family_at_any_moment_change_nothing(server, tmp_path):
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    assert load_family(tmp_path / "killed") is None
+    assert not Folder(tmp_path / "killed", "").latest().finished
     for moment in (1, 4, 8, 13, 21):
         process, connection = start_family("killed", moment)
         told = steps_told(connection)
@@ -235,8 +235,7 @@ def test_kills_of_a_family_at_any_moment_change_nothing(server, tmp_path):
     assert killed.tensors.keys() == whole.tensors.keys()
     for name, value in whole.tensors.items():
         assert torch.equal(killed.tensors[name], value), name
-    seconds = [load_family(tmp_path / name).seconds for name in ("whole", "killed")]
-    assert min(seconds) > 0
+    assert all(Folder(tmp_path / name, "").provenance()["train_seconds"] > 0 for name in ("whole", "killed"))
 
 
 def command(arguments, stderr, connection):

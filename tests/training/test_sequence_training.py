@@ -91,7 +91,7 @@ def test_the_loss_counts_scored_tokens_alone(tmp_path, experiment):
     """By hand: loss over the last two loops, error over the last, both weighed."""
     experiment = with_train(experiment, log_every=1)
     trainer, twin = (Trainer([Run.create(tmp_path / "run", experiment)], torch.device("cpu")) for _ in range(2))
-    prompt = twin.sample(0)
+    prompt = twin.batches.draw(twin.batches.now(0))
     errors = torch.stack([experiment.task.error(twin.model.predict(prompt, loops=loops), prompt) for loops in (2, 3)])
     weights = prompt.weights.expand_as(errors)
     assert 0 < weights.sum() < weights.numel()
@@ -106,7 +106,7 @@ def test_active_points_are_whole_examples_of_a_chain(tmp_path):
     config = with_train(CHAINS, active_points=Staircase(start=1, stop=9, by=1, every=1))
     trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu"))
     for step in range(5):
-        weights = trainer.sample(step).weights
+        weights = trainer.batches.draw(trainer.batches.now(step)).weights
         chains = min(4, 1 + step)
         assert torch.equal(weights, torch.tensor([1.0, 1.0, 0.0] * chains + [0.0] * (12 - 3 * chains)).expand(3, 12))
 
@@ -119,7 +119,9 @@ def test_a_sequence_has_no_pairs_to_emphasise():
 def test_a_pool_of_sequences_is_used(tmp_path):
     trainer = Trainer([Run.create(tmp_path / "run", with_train(SERIES, pool=4))], torch.device("cpu"))
     pool = {row.numpy().tobytes() for row in trainer.batches.pool[0].tokens}
-    assert {row.numpy().tobytes() for step in range(9) for row in trainer.sample(step).tokens} == pool
+    assert {
+        row.numpy().tobytes() for step in range(9) for row in trainer.batches.draw(trainer.batches.now(step)).tokens
+    } == pool
 
 
 @every

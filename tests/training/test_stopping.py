@@ -68,7 +68,7 @@ def test_a_sweep_that_was_asked_to_stop_before_trains_no_more_than_one_step(tmp_
     with stop_signals() as stopping:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(Interrupted):
-            run_stacks(asked, Executor(), lambda index, standing: None)
+            run_stacks(asked, range(len(asked)), Executor(), lambda index, standing: None)
         assert stopping.is_set()
     assert all(step <= 1 for trial in asked if trial.path.exists() for step in Run.open(trial.path).steps)
 

@@ -251,7 +251,7 @@ class Dying(executors.Pool):
             self.made[key].path.mkdir(exist_ok=True)
             (self.made[key].path / "lock").write_text(str(self.count))
             os.utime(self.made[key].path / "lock", ns=(0, self.count))
-        return [(key, "the worker died")]
+        return [(key, {"status": "lost", "message": "the worker died"})]
 
     def stop(self):
         raise AssertionError
@@ -265,7 +265,7 @@ def test_retries_come_to_an_end(tmp_path, begins, tries, monkeypatch):
     monkeypatch.setattr(executors, "MAX_BACKOFF_S", 0.0)
     made = asked(tmp_path)[:1]
     pool, told = Dying(made, begins), {}
-    executors.run_pool(made, Executor(kind="processes", retries=2), told.__setitem__, pool)
+    executors.run_pool(dict(enumerate(made)), Executor(kind="processes", retries=2), told.__setitem__, pool)
     assert (told[0].status, told[0].message, pool.count) == ("failed", "the worker died", tries)
     assert pool.closed
 
@@ -279,9 +279,9 @@ def test_a_process_says_how_it_died():
         found = []
         while not found:
             found = pool.wait(1.0)
-        [(key, message)] = found
+        [(key, result)] = found
         assert key == 7
-        assert "exit code 1: KeyError: 'path'" in message
+        assert "exit code 1: KeyError: 'path'" in result["message"]
         assert pool.room() == 1
     finally:
         pool.close()

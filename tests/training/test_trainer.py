@@ -258,7 +258,7 @@ def test_prompts_come_out_of_the_pool_and_all_of_it_is_used(tmp_path):
     trainer = Trainer([Run.create(tmp_path / "run", experiment(pool=5, batch=8))], torch.device("cpu"))
     pool = {row.numpy().tobytes(): index for index, row in enumerate(trainer.batches.pool[0].xs)}
     assert len(pool) == 5
-    drawn = [trainer.sample(step) for step in range(6)]
+    drawn = [trainer.batches.draw(trainer.batches.now(step)) for step in range(6)]
     found = [pool[row.numpy().tobytes()] for prompt in drawn for row in prompt.xs]
     assert set(found) == set(range(5))
     for prompt in drawn:
@@ -268,7 +268,7 @@ def test_prompts_come_out_of_the_pool_and_all_of_it_is_used(tmp_path):
 
 def test_fresh_prompts_never_repeat(tmp_path):
     trainer = Trainer([Run.create(tmp_path / "run", experiment())], torch.device("cpu"))
-    rows = [row.numpy().tobytes() for step in range(6) for row in trainer.sample(step).xs]
+    rows = [row.numpy().tobytes() for step in range(6) for row in trainer.batches.draw(trainer.batches.now(step)).xs]
     assert len(set(rows)) == 24
 
 
@@ -279,7 +279,7 @@ def test_curricula_mask_dims_and_points(tmp_path):
     }
     trainer = Trainer([Run.create(tmp_path / "run", experiment(**fields))], torch.device("cpu"))
     for step in range(5):
-        prompt = trainer.sample(step)
+        prompt = trainer.batches.draw(trainer.batches.now(step))
         assert prompt.xs.shape == (4, 4, 2)
         assert bool((prompt.xs[..., 1] == 0).all()) == (step < 2)
         scored = min(4, 2 + step)
@@ -291,7 +291,7 @@ def test_the_loss_is_the_mean_over_scored_pairs_and_the_last_loops(tmp_path):
     config = experiment(active_points=Staircase(start=3, stop=4, by=1, every=100), log_every=1, steps=1)
     trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu"))
     twin = Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu"))
-    prompt = twin.sample(0)
+    prompt = twin.batches.draw(twin.batches.now(0))
     outputs = torch.stack([twin.model.predict(prompt, loops=loops) for loops in (2, 3)])
     squares = (outputs - prompt.ys).square() / 2.0
     trainer.step(0)
@@ -306,7 +306,7 @@ def test_emphasis_weighs_the_pairs_of_a_prompt_by_a_power_of_their_place(tmp_pat
     """By hand: the i-th pair counts i^1.5, as far as it is scored; the logged error stays that of the last one."""
     config = experiment(active_points=points, emphasis=1.5, log_every=1, steps=1, dtype="float64")
     trainer, twin = (Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu")) for _ in range(2))
-    prompt, scored = twin.sample(0), 4 if points is None else 3
+    prompt, scored = twin.batches.draw(twin.batches.now(0)), 4 if points is None else 3
     outputs = torch.stack([twin.model.predict(prompt, loops=loops) for loops in (2, 3)])
     squares = (outputs - prompt.ys).square()[..., :scored] / 2.0
     weights = torch.tensor([place**1.5 for place in range(1, scored + 1)], dtype=torch.float64)

@@ -59,10 +59,16 @@ class Batches:
         loops = self.experiment.loops_at(step)
         return loops, self.config.windows(loops)
 
-    def draw(self, now: Now) -> AnyPrompt:
-        """Prompts, fresh or out of the pool, with the weights of their pairs; each model has its own."""
+    def draw(self, now: Now, num_pairs: int | None = None) -> AnyPrompt:
+        """Prompts, fresh or out of the pool, with the weights of their pairs; each model has its own.
+
+        Pairs behind the first `num_pairs` are dropped.
+        """
+        prompt = self._weigh(join([self._sample(now, index) for index in range(len(self.generators))]), now)
+        return prompt if num_pairs is None else prompt.head(num_pairs)
+
+    def _weigh(self, prompt: AnyPrompt, now: Now) -> AnyPrompt:
         config = self.config
-        prompt = join([self._sample(now, index) for index in range(len(self.generators))])
         if config.active_points is None and not config.emphasis:
             return prompt
         # a point of a sequence may be several tokens: a chain of thought is one for every step
@@ -73,11 +79,6 @@ class Batches:
             weights = weights * ((places + 1).to(self.dtype) / config.points) ** config.emphasis
         weights = weights.expand(prompt.places)
         return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
-
-    def cut(self, prompt: AnyPrompt, step: int) -> AnyPrompt:
-        """Drop the pairs behind the scored ones, as far as that leaves few different lengths."""
-        num_pairs = self.num_pairs(step)
-        return prompt if num_pairs is None else prompt.head(num_pairs)
 
     def num_pairs(self, step: int) -> int | None:
         """How many pairs a step's prompts have: the scored ones, rounded up to a quarter of all; None: all.

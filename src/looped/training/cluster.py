@@ -22,9 +22,9 @@ class Cluster(Pool):
         self.executor = executor
         self.task = self.ray.remote(num_cpus=executor.cpus, num_gpus=executor.gpus, max_retries=0)(work)
         self.flying: dict[Any, int] = {}
-        needs = {"CPU": executor.cpus, "GPU": executor.gpus}
+        self.needs = {"CPU": executor.cpus, "GPU": executor.gpus}
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        if not any(all(node.get(name, 0.0) >= count for name, count in needs.items()) for node in nodes):
+        if not any(all(node.get(name, 0.0) >= count for name, count in self.needs.items()) for node in nodes):
             reason = f"no node has {executor.cpus:g} CPUs and {executor.gpus:g} GPUs for a run"
             if self.owns_cluster:
                 self.close()
@@ -35,30 +35,31 @@ class Cluster(Pool):
         """Twice as many jobs as the cluster can run, so that no node idles; nodes may come and go."""
         if self.executor.workers is not None:
             return self.executor.workers - len(self.flying)
-        have, needs = self.ray.cluster_resources(), {"CPU": self.executor.cpus, "GPU": self.executor.gpus}
-        fit = min(int(have.get(name, 0.0) // count) for name, count in needs.items() if count)
+        have = self.ray.cluster_resources()
+        fit = min(int(have.get(name, 0.0) // count) for name, count in self.needs.items() if count)
         return max(2 * fit, 1) - len(self.flying)
 
     def submit(self, key: int, job: Job) -> None:
         """Hand a job over."""
         self.flying[self.task.remote(job)] = key
 
-    def wait(self, seconds: float) -> list[tuple[int, Result | str]]:
+    def wait(self, seconds: float) -> list[tuple[int, Result]]:
         """The jobs that ended; an error of Ray itself means that the worker or its node was lost."""
         if not self.flying:  # Ray would not wait for nothing
             time.sleep(seconds)
             return []
-        errors = self.ray.exceptions
         ready, _ = self.ray.wait(list(self.flying), num_returns=len(self.flying), timeout=seconds)
-        ended: list[tuple[int, Result | str]] = []
+        ended: list[tuple[int, Result]] = []
         for reference in ready:
             key = self.flying.pop(reference)
             try:
-                ended.append((key, self.ray.get(reference)))
-            except errors.RayTaskError as error:
-                ended.append((key, {"status": "failed", "message": " ".join(str(error.cause).split())}))
-            except errors.RayError as error:
-                ended.append((key, f"its worker was lost: {str(error).strip().splitlines()[0]}"))
+                result = self.ray.get(reference)
+            except self.ray.exceptions.RayTaskError as error:
+                result = {"status": "failed", "message": " ".join(str(error.cause).split())}
+            except self.ray.exceptions.RayError as error:
+                reason = str(error).strip().splitlines()[0]
+                result = {"status": "lost", "message": f"its worker was lost: {reason}"}
+            ended.append((key, result))
         return ended
 
     def stop(self) -> None:

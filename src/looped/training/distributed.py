@@ -61,18 +61,11 @@ class Team:
         """The run folder: rank 0 makes and writes it, the others only read it."""
         return Run.create(path, experiment) if self.leads else Onlooker(path, experiment)
 
-    def lock(self, run: Run) -> contextlib.AbstractContextManager[None]:
-        """The lock of a run; rank 0 holds it for the whole team."""
-        return run.lock() if self.leads else contextlib.nullcontext()
-
     def checkpoints(self, runs: Sequence[Run], find: Callable[[], list[Checkpoint | None]]) -> list[Checkpoint | None]:
         """The checkpoints that rank 0 finds to go on from; the others read the same ones from the folder."""
-        if not self.joined:
-            return find()
         latest = find() if self.leads else []
-        steps = torch.tensor([-1 if saved is None else saved.step for saved in latest] or [-1] * len(runs))
-        with self._others():
-            dist.broadcast(steps, src=0)
+        steps = torch.tensor([-1 if saved is None else saved.step for saved in latest] or [0] * len(runs))
+        self.add(steps)  # all but rank 0 add nothing
         if self.leads:
             return latest
         try:
@@ -89,11 +82,10 @@ class Team:
             return
         states = {f"generator {index}": generator.get_state() for index, generator in enumerate(generators)}
         state = digest({name: value.cpu() for name, value in {**weights, **states}.items()}, "")
-        mine = torch.tensor(list(bytes.fromhex(state)), dtype=torch.uint8)
-        everyone = [torch.empty_like(mine) for _ in range(self.size)]
-        with self._others():
-            dist.all_gather(everyone, mine)
-        other = next((rank for rank, theirs in enumerate(everyone) if not torch.equal(theirs, everyone[0])), None)
+        digests = torch.zeros(self.size, len(state) // 2, dtype=torch.uint8)
+        digests[self.rank] = torch.tensor(list(bytes.fromhex(state)))
+        self.add(digests)  # each rank fills its own row
+        other = next((rank for rank, theirs in enumerate(digests) if not torch.equal(theirs, digests[0])), None)
         if other is not None:
             raise ValueError(
                 f"rank {other} does not start from the same weights and random state as rank 0. Give all ranks the "
@@ -113,12 +105,17 @@ class Team:
         return prompt.rows((slice(None), rows) if stacked else rows)
 
     def add(self, *tensors: Tensor) -> None:
-        """Replace each tensor by its sum over all ranks, in one message."""
+        """Replace each tensor by its sum over all ranks, in one message; `LostRank` where another rank is gone."""
         if not self.joined:
             return
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        with self._others():
+        try:
             dist.all_reduce(flat)
+        except RuntimeError as error:
+            atexit.unregister(dist.destroy_process_group)  # it could wait for the lost one
+            late = "timed out" in str(error).lower()
+            what = f"did not answer for {_timeout():.0f} s" if late else "ended"
+            raise LostRank(f"rank {self.rank} of {self.size} stops: another rank {what}.") from None
         for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(total.view_as(tensor))
 
@@ -128,12 +125,9 @@ class Team:
 
     def any(self, here: bool) -> bool:
         """Whether it is true on any rank; asked on the CPU, so that no GPU is waited for and a dead rank is noticed."""
-        if not self.joined:
-            return here
-        anywhere = torch.tensor(int(here))
-        with self._others():
-            dist.all_reduce(anywhere, op=dist.ReduceOp.MAX)
-        return bool(anywhere)
+        ranks = torch.tensor(int(here))
+        self.add(ranks)
+        return bool(ranks)
 
     @contextlib.contextmanager
     def reporting(self, runs: Sequence[Run]) -> Iterator[None]:
@@ -143,17 +137,6 @@ class Team:
         except LostRank as error:
             run = runs[0]
             raise LostRank(f"{error} {run.path} is whole; {run.progress}. Go on with the same command.") from None
-
-    @contextlib.contextmanager
-    def _others(self) -> Iterator[None]:
-        """Raise `LostRank` where a message fails because another rank is gone."""
-        try:
-            yield
-        except RuntimeError as error:
-            atexit.unregister(dist.destroy_process_group)  # it could wait for the lost one
-            late = "timed out" in str(error).lower()
-            what = f"did not answer for {_timeout():.0f} s" if late else "ended"
-            raise LostRank(f"rank {self.rank} of {self.size} stops: another rank {what}.") from None
 
 
 ALONE = Team()
@@ -166,6 +149,10 @@ class Onlooker(Run):
     def latest(self, *, mend: bool = False) -> Checkpoint | None:
         """The last whole checkpoint."""
         return super().latest()
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Nothing: rank 0 holds the lock for the whole team."""
+        return contextlib.nullcontext()
 
     def _nothing(self, *_: Any, **__: Any) -> None:
         pass
@@ -218,7 +205,6 @@ def _local_rank() -> int:
 
 
 def _timeout() -> float:
-    """Seconds after which a silent rank is lost."""
     text = os.environ.get(TIMEOUT, "300")
     try:
         seconds = float(text)

@@ -45,7 +45,7 @@ class Plain:
         trainer, batches = self.trainer, self.trainer.batches
         now = batches.now(step)
         trainer.passes.refresh()
-        whole = batches.cut(batches.draw(now), step)
+        whole = batches.draw(now, batches.num_pairs(step))
         prompt = trainer.team.rows(whole, stacked=trainer.stacked)
         loops, windows = batches.loops(step)
         trainer.learn(prompt, trainer.passes.finish(prompt, loops=loops, **windows), now, whole)
@@ -89,32 +89,27 @@ class Graphs:
             self.warm.update(keys)
             return
         if self.draws:
-            self._put(cut, self._draw(cut, self._now()))
+            self._put(cut, trainer.batches.draw(self._now(), cut))
         elif trainer.config.depth is None:  # the number of loops never changes: one graph for the whole step
             self._replay(("step", cut), lambda: self._plainly(cut, ahead, last, windows))
             return
         self._replay(begin, lambda: self._begin(cut))
         for _ in range(ahead):
             self._replay(loop, lambda: self._loop(cut))
-        self._replay(
-            finish,
-            lambda: self._finish(
-                self.saved_tensors[cut][0], self.saved_tensors[cut][2] if ahead else None, last, windows
-            ),
-        )
+        self._replay(finish, lambda: self._finish(cut, ahead, last, windows))
 
     def _plainly(self, cut: int | None, ahead: int, last: int, windows: dict[str, Any]) -> None:
         passes = self.trainer.passes
         passes.refresh()
         now = self._now()
-        prompt = self._draw(cut, now)
+        prompt = self.trainer.batches.draw(now, cut)
         self._learn(prompt, passes.whole(prompt, ahead=ahead, loops=last, **windows), now)
 
     def _begin(self, cut: int | None) -> None:
         """Draw and embed, under capture; the other graphs of this prompt length read the tensors where they lie."""
         passes = self.trainer.passes
         passes.refresh()
-        prompt = self.saved_tensors[cut][0] if self.draws else self._draw(cut, self._now())
+        prompt = self.saved_tensors[cut][0] if self.draws else self.trainer.batches.draw(self._now(), cut)
         context, state = passes.begin(prompt)
         self.saved_tensors[cut] = (prompt, context, tree_map(torch.clone, state))
 
@@ -124,16 +119,14 @@ class Graphs:
             if new is not old:
                 old.copy_(new)
 
-    def _finish(self, prompt: AnyPrompt, state: Any, last: int, windows: dict[str, Any]) -> None:
-        self._learn(prompt, self.trainer.passes.finish(prompt, state, loops=last, **windows), self._now())
+    def _finish(self, cut: int | None, ahead: int, last: int, windows: dict[str, Any]) -> None:
+        prompt, _, state = self.saved_tensors[cut]
+        outputs = self.trainer.passes.finish(prompt, state if ahead else None, loops=last, **windows)
+        self._learn(prompt, outputs, self._now())
 
     def _learn(self, prompt: AnyPrompt, outputs: Tensor, now: Now) -> None:
         self.trainer.learn(prompt, outputs, now)
         self.counter += 1
-
-    def _draw(self, cut: int | None, now: Now) -> AnyPrompt:
-        prompt = self.trainer.batches.draw(now)
-        return prompt if cut is None else prompt.head(cut)
 
     def _now(self) -> Now:
         assert self.table is not None
@@ -145,13 +138,17 @@ class Graphs:
 
     def _table(self) -> Tensor:
         """The numbers of all steps, on the device: nothing is copied there while training runs."""
-        rows = [self.trainer.batches.now(step) for step in range(self.trainer.config.steps)]
-        numbers = [(row.rate, row.dims or 0, row.points, row.decay) for row in rows]
+        every = map(self.trainer.batches.now, range(self.trainer.config.steps))
+        numbers = [(now.rate, now.dims or 0, now.points, now.decay) for now in every]
         return torch.tensor(numbers, dtype=torch.float32, device=self.trainer.device)
 
     def _replay(self, key: Hashable, body: Callable[[], None]) -> None:
+        if key not in self.graphs and len(self.graphs) == MAX_GRAPHS:
+            raise ValueError(
+                f"this training needs more than {MAX_GRAPHS} captured graphs: too many different windows or prompt "
+                "lengths. Make its schedules coarser, or use --engine plain."
+            )
         if key not in self.graphs:
-            self._check_count()
             self.graphs[key] = self._capture(body)
         self.graphs[key].replay()
 
@@ -174,13 +171,6 @@ class Graphs:
             if collects:
                 gc.enable()
         return graph
-
-    def _check_count(self) -> None:
-        if len(self.graphs) == MAX_GRAPHS:
-            raise ValueError(
-                f"this training needs more than {MAX_GRAPHS} captured graphs: too many different windows or prompt "
-                "lengths. Make its schedules coarser, or use --engine plain."
-            )
 
     def _on_stream(self, body: Callable[[], None]) -> None:
         """Run the steps before a capture on the stream of the capture."""

@@ -6,17 +6,16 @@ import collections
 import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from looped.experiment import Experiment
-from looped.files import Busy
 from looped.training.stopping import Interrupted, NotSaved, stop_signals
 from looped.training.threads import check_threads
 from looped.training.trainer import Diverged, train, train_seeds
 from looped.training.trials import Standing, Status, Trial, standing
-from looped.training.worker import PATIENCE_S, Job, Result, job_of
+from looped.training.worker import PATIENCE_S, Job, Result, job_of, result_of
 
 Tell = Callable[[int, Standing], None]
 """(index of a trial, where it stands now) -> None."""
@@ -75,8 +74,8 @@ class Pool(ABC):
         """Hand a job over."""
 
     @abstractmethod
-    def wait(self, seconds: float) -> list[tuple[int, Result | str]]:
-        """The jobs that ended within `seconds`, each with its result, or with a text about the worker that was lost."""
+    def wait(self, seconds: float) -> list[tuple[int, Result]]:
+        """The jobs that ended within `seconds`, each with its result."""
 
     @abstractmethod
     def stop(self) -> None:
@@ -95,20 +94,25 @@ def stacks_of(experiments: Sequence[Experiment]) -> list[list[int]]:
     return list(stacks.values())
 
 
-def run_stacks(trials: Sequence[Trial], executor: Executor, tell: Tell) -> None:
-    """Train in this process, stack by stack; when asked to stop, everything is saved and `Interrupted` raised."""
+def run_stacks(trials: Sequence[Trial], unfinished: Collection[int], executor: Executor, tell: Tell) -> None:
+    """Train in this process, stack by stack; when asked to stop, everything is saved and `Interrupted` raised.
+
+    A stack with an unfinished trial is trained whole, since it may have to go back to a common step.
+    """
     with stop_signals() as stopping:
         for stack in stacks_of([trial.experiment for trial in trials]):
-            _run_stack({index: trials[index] for index in stack}, executor, tell)
+            left = [index for index in stack if index in unfinished]
+            if left:
+                _run_stack({index: trials[index] for index in stack}, left, executor, tell)
             if stopping.is_set():
                 raise Interrupted("")
 
 
-def run_pool(trials: Sequence[Trial], executor: Executor, tell: Tell, pool: Pool) -> None:
+def run_pool(trials: Mapping[int, Trial], executor: Executor, tell: Tell, pool: Pool) -> None:
     """Hand trials to workers until all are done; a lost worker's trial goes on in another, from its last checkpoint."""
     device = "cuda" if executor.gpus else executor.device
-    jobs = [job_of(trial, device=device, threads=executor.threads or 1) for trial in trials]
-    waiting = collections.deque(range(len(trials)))
+    jobs = {key: job_of(trial, device=device, threads=executor.threads or 1) for key, trial in trials.items()}
+    waiting = collections.deque(trials)
     flying: dict[int, int | None] = {}  # index -> when its run was last locked before it was submitted
     lost: collections.Counter[int] = collections.Counter()
     failed_starts: collections.Counter[int] = collections.Counter()  # lost before it began: hardly the run's fault
@@ -135,7 +139,7 @@ def run_pool(trials: Sequence[Trial], executor: Executor, tell: Tell, pool: Pool
                 pool.submit(index, jobs[index])
             for index, result in pool.wait(POLL_S):
                 begun = _locked_at(trials[index]) != flying.pop(index)
-                status, message = ("lost", result) if isinstance(result, str) else (result["status"], result["message"])
+                status, message = result["status"], result["message"]
                 if status == "not saved":
                     unsaved, status = message, "stopped"
                 elif status in ("lost", "stopped") and deadline is None:
@@ -158,50 +162,34 @@ def run_pool(trials: Sequence[Trial], executor: Executor, tell: Tell, pool: Pool
         raise Interrupted("")
 
 
-def _run_stack(members: Mapping[int, Trial], executor: Executor, tell: Tell) -> None:
+def _run_stack(members: Mapping[int, Trial], left: Sequence[int], executor: Executor, tell: Tell) -> None:
     """Train one stack of models; where it fails, train each model alone, so that one run does not fail the others."""
-    first = next(iter(members.values()))
-    seeds = {trial.experiment.train.seed: index for index, trial in members.items()}
-
-    left = [index for index, trial in members.items() if standing(trial.path).status != "finished"]
+    first = next(iter(members.values())).path
+    experiments = [trial.experiment for trial in members.values()]
 
     def report(step: int, line: dict[str, float]) -> None:
         for index in left:
             tell(index, Standing(status="running", step=step, metrics=line))
 
-    options: dict[str, Any] = {"out": first.path.parent, "device": executor.device, "threads": executor.threads}
-    try:
-        train_seeds(first.experiment, list(seeds), progress=report, **options)
-    except Busy as error:  # trained alone, they would round differently from the stack that is being trained
-        for index, trial in members.items():
-            tell(index, replace(standing(trial.path), status="busy", message=str(error)))
-        return
-    except _TROUBLE as error:
-        for index, trial in members.items():
-            trouble: Exception | None = _known(error)
-            if len(members) > 1:
-                try:
-                    train(trial.experiment, **options)
-                    trouble = None
-                except _TROUBLE as error_alone:
-                    trouble = _known(error_alone)
-            status = "diverged" if isinstance(trouble, Diverged) else "busy" if isinstance(trouble, Busy) else "failed"
-            stands = standing(trial.path)
-            tell(index, stands if trouble is None else replace(stands, status=status, message=str(trouble)))
-        return
+    options: dict[str, Any] = {"out": first.parent, "device": executor.device, "threads": executor.threads}
+    seeds = dict.fromkeys(experiment.train.seed for experiment in experiments)
+    trouble = _trouble(train_seeds, experiments[0], [*seeds], progress=report, **options)
+    # where it is busy, runs trained alone would round differently from the stack that is being trained
+    alone = trouble.get("status") in ("diverged", "failed") and len(members) > 1
     for index, trial in members.items():
-        tell(index, standing(trial.path))
+        result = _trouble(train, trial.experiment, **options) if alone else trouble
+        tell(index, replace(standing(trial.path), **result))
 
 
-_TROUBLE = (Diverged, ValueError, OSError, MemoryError, RuntimeError)
-"""Errors that end one run while the others go on."""
-
-
-def _known(error: Exception) -> Exception:
-    """Raise a general error of torch unless it is about memory: then it is a bug, not the fault of one run."""
-    if isinstance(error, RuntimeError) and "memory" not in str(error):
-        raise error
-    return error
+def _trouble(train: Callable[..., object], *arguments: Any, **options: Any) -> Result:
+    """The result of a training that failed while others can go on; empty where all went well."""
+    try:
+        train(*arguments, **options)
+    except (Diverged, ValueError, OSError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "memory" not in str(error):
+            raise  # a bug, not the fault of one run
+        return result_of(error)
+    return {}
 
 
 def _locked_at(trial: Trial) -> int | None:

@@ -32,7 +32,6 @@ from torch import Tensor, nn
 
 from looped.config import encode
 from looped.experiment import OptimizerConfig, hash_of, is_plain
-from looped.files import read_json
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import stack
@@ -42,7 +41,7 @@ from looped.training.folder import Checkpoint, Folder, begin, traceless
 from looped.training.optim import Optimizers
 from looped.training.rollback import Rollback, RollbackAdam
 from looped.training.stopping import writing
-from looped.training.threads import threads
+from looped.training.threads import at_threads, recorded
 from looped.training.training_loop import TrainingLoop
 
 Family = nn.Module | Mapping[str, Tensor]
@@ -92,28 +91,6 @@ def family_folder(out: str | Path, name: str, identity: Mapping[str, Any]) -> Pa
     if not is_plain(name):
         raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {name!r}.")
     return Path(out) / f"{name}-{hash_of(identity)}"
-
-
-def load_family(folder: str | Path, *, device: torch.device | str = "cpu") -> Trained | None:
-    """A finished family as a dict of tensors; None where there is none, or it is not finished."""
-    folder = Path(folder)
-    if not (folder / "config.json").is_file():
-        return None
-    opened = Folder(folder, hash_of(read_json(folder / "config.json")))
-    checkpoint = opened.latest()
-    if checkpoint is None or not checkpoint.finished:
-        return None
-    opened.check(checkpoint)
-    tensors = {name: value.to(device) for name, value in checkpoint.tensors.items()}
-    return Trained(
-        family={name: value.to(device) for name, value in checkpoint.part("model").items()},
-        steps=checkpoint.tensors["steps"].tolist(),
-        losses=tensors["losses"],
-        watched=tensors.get("watched"),
-        returns=tensors.get("optimizer/returns"),
-        seconds=opened.provenance().get("train_seconds", 0.0),
-        folder=opened,
-    )
 
 
 def train_family(
@@ -192,7 +169,7 @@ def _train_in_folder(
         begin(folder.path, config, "family")
         finished = folder.finished(training.steps)
         if not finished:  # else nothing is written, not even a lock
-            locks.enter_context(threads(folder))
+            locks.enter_context(at_threads(recorded(folder)))
             with writing(folder):
                 locks.enter_context(folder.lock())
                 folder.tidy()
@@ -229,7 +206,7 @@ class FamilyTrainer(TrainingLoop):
         self.watched: list[Tensor] = []
         self.output = torch.zeros(())
         self.captures, self.graph, self.num_plain_steps = graph and self.on_gpu, None, 0
-        self.checkpoint_seconds, self.saved_at = checkpoint_seconds, time.monotonic()
+        self.checkpoint_seconds = checkpoint_seconds
 
     def step(self, now: int) -> None:
         """One update of every model; nothing in it waits for the device."""
@@ -249,9 +226,6 @@ class FamilyTrainer(TrainingLoop):
         if logged:
             self.losses.append(self.output.clone())
 
-    def log(self) -> None:
-        """Nothing: losses are logged before the update, and lie in the checkpoint."""
-
     def finish(self) -> None:
         """Let a model whose last update was a jump go back, and look at the family once more."""
         if isinstance(self.optimizer, RollbackAdam):
@@ -262,11 +236,6 @@ class FamilyTrainer(TrainingLoop):
     def checkpoint_due(self) -> bool:
         """Every `checkpoint_seconds`; when does not change what is trained."""
         return bool(self.folders) and time.monotonic() - self.saved_at >= self.checkpoint_seconds
-
-    def save(self) -> None:
-        """Write a checkpoint of this moment."""
-        super().save()
-        self.saved_at = time.monotonic()
 
     def checkpoints(self) -> list[dict[str, Tensor]]:
         """Weights, optimiser and random state, and all that was logged."""

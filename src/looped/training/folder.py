@@ -70,8 +70,40 @@ class Folder:
         return f"its last checkpoint is of step {self.steps[-1]}" if self.steps else "it has no checkpoint yet"
 
     def latest(self, *, mend: bool = False) -> Checkpoint | None:
-        """The last whole checkpoint, or None where there is none yet; with `mend` damaged ones are put aside."""
-        return latest_checkpoint(self.path, mend=mend)
+        """The last whole checkpoint, or None where there is none yet.
+
+        A damaged one is passed over for the one before it, with a line that says so. `mend` also renames it, so that it
+        does not count as one of those to keep.
+        """
+        damaged: dict[int, str] = {}
+        gone: set[int] = set()
+        # listed again after every trouble: another process may train the run, and replace the files that were listed
+        while left := [step for step in checkpoint_steps(self.path) if step not in damaged and step not in gone]:
+            try:
+                checkpoint = read_checkpoint(self.path, left[-1])
+            except ValueError as error:
+                if checkpoint_path(self.path, left[-1]).exists():
+                    damaged[left[-1]] = str(error)
+                else:
+                    gone.add(left[-1])
+                continue
+            for step in damaged:
+                file = checkpoint_path(self.path, step)
+                aside = file.with_name(f"{file.name}.damaged")
+                if mend:
+                    os.replace(file, aside)
+                log.warning(
+                    f"looped: {file} is damaged{f' (now {aside.name})' if mend else ''}; "
+                    f"the checkpoint before it, of step {checkpoint.step}, is used."
+                )
+            return checkpoint
+        if damaged:
+            reason = damaged[max(damaged)].partition(" Delete it")[0]
+            raise ValueError(
+                f"no checkpoint in {self.path} is whole. {reason} Restore one from a copy, or remove "
+                f"{self.path / 'checkpoints'} to train from the start."
+            )
+        return None
 
     def finished(self, steps: int) -> bool:
         """Whether all `steps` are done; a damaged checkpoint counts as not finished."""
@@ -80,8 +112,8 @@ class Folder:
         except ValueError:
             return False
 
-    def save(self, checkpoint: Checkpoint, *, keep: int | None = None) -> None:
-        """Write a checkpoint; with `keep`, then drop all but the last `keep` and the best."""
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint."""
         about = {"step": checkpoint.step, "finished": checkpoint.finished, "experiment": self.hash}
         if checkpoint.together:
             about["together"] = list(checkpoint.together)
@@ -90,8 +122,6 @@ class Folder:
         target = checkpoint_path(self.path, checkpoint.step)
         target.parent.mkdir(exist_ok=True)  # somebody may have removed all checkpoints to begin anew
         write_tensors(target, checkpoint.tensors, about)
-        if keep is not None:
-            self.prune(checkpoint.step, keep=keep)
 
     def prune(self, step: int, *, keep: int) -> None:
         """Of the checkpoints up to `step` drop all but the last `keep` and the best; `keep=0` drops the best too.
@@ -207,39 +237,3 @@ def read_checkpoint(path: Path, step: int) -> Checkpoint:
     if about.get("step") != step or not isinstance(about.get("finished"), bool) or not named:
         raise ValueError(f"{file} is not a checkpoint of step {step}: it says it is something else. Remove it.")
     return Checkpoint(step, about["finished"], tensors, tuple(together), *texts)
-
-
-def latest_checkpoint(path: Path, *, mend: bool = False) -> Checkpoint | None:
-    """The last whole checkpoint of a folder, or None where there is none yet.
-
-    A damaged one is passed over for the one before it, with a line that says so. `mend` also renames it, so that it
-    does not count as one of those to keep.
-    """
-    damaged: dict[int, str] = {}
-    gone: set[int] = set()
-    # listed again after every trouble: another process may train the run, and replace the files that were listed
-    while left := [step for step in checkpoint_steps(path) if step not in damaged and step not in gone]:
-        try:
-            checkpoint = read_checkpoint(path, left[-1])
-        except ValueError as error:
-            if checkpoint_path(path, left[-1]).exists():
-                damaged[left[-1]] = str(error)
-            else:
-                gone.add(left[-1])
-            continue
-        for step in damaged:
-            file = checkpoint_path(path, step)
-            aside = file.with_name(f"{file.name}.damaged")
-            if mend:
-                os.replace(file, aside)
-            log.warning(
-                f"looped: {file} is damaged{f' (now {aside.name})' if mend else ''}; "
-                f"the checkpoint before it, of step {checkpoint.step}, is used."
-            )
-        return checkpoint
-    if damaged:
-        raise ValueError(
-            f"no checkpoint in {path} is whole. {damaged[max(damaged)].partition(' Delete it')[0]} Restore one from a "
-            f"copy, or remove {path / 'checkpoints'} to train from the start."
-        )
-    return None

@@ -41,11 +41,22 @@ class FusedPasses(Passes):
 
     def whole(self, prompt: AnyPrompt, *, ahead: int, loops: int, grad: int | None, keep: int) -> Tensor:
         """`ahead` loops and the last ones as one pass."""
-        return self._loops(prompt, None, ahead, loops, grad, keep)
+        return self.finish(prompt, loops=loops, grad=grad, keep=keep, ahead=ahead)
 
-    def finish(self, prompt: AnyPrompt, state: Any = None, *, loops: int, grad: int | None, keep: int) -> Tensor:
-        """The last loops, all of them with gradient."""
-        return self._loops(prompt, state, 0, loops, grad, keep)
+    def finish(
+        self, prompt: AnyPrompt, state: Any = None, *, loops: int, grad: int | None, keep: int, ahead: int = 0
+    ) -> Tensor:
+        """`ahead` loops without gradient and the last ones, all of them with gradient."""
+        assert grad is None or grad == loops
+        with torch.no_grad():
+            tokens = self.low.interleaved(prompt)
+            embedded = self.low.read(tokens).tokens.contiguous()
+        self.read_in = tokens, embedded.requires_grad_()
+        start = self._zeros(embedded) if state is None else state
+        matrices, vectors = weights_of(self.model, self.low)
+        return Loops.apply(
+            embedded, start.detach(), ahead, loops, keep, self.model.config.heads, matrices, vectors, *self.loop_weights
+        )
 
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:
         """The gradient of the loss, summed over models, for every weight; the next call may overwrite it."""
@@ -65,20 +76,6 @@ class FusedPasses(Passes):
         up, tokens = (part.reshape(1, models, -1, part.shape[-1]) for part in (up, tokens))
         slopes["read_in.weight"] = over_tokens(up, tokens).view_as(weight)
         return [slopes[name] for name, weight in self.model.named_parameters() if weight.requires_grad]
-
-    def _loops(
-        self, prompt: AnyPrompt, state: Tensor | None, ahead: int, loops: int, grad: int | None, keep: int
-    ) -> Tensor:
-        assert grad is None or grad == loops
-        with torch.no_grad():
-            tokens = self.low.interleaved(prompt)
-            embedded = self.low.read(tokens).tokens.contiguous()
-        self.read_in = tokens, embedded.requires_grad_()
-        start = self._zeros(embedded) if state is None else state
-        matrices, vectors = weights_of(self.model, self.low)
-        return Loops.apply(
-            embedded, start.detach(), ahead, loops, keep, self.model.config.heads, matrices, vectors, *self.loop_weights
-        )
 
     def _zeros(self, like: Tensor, use: int = 0) -> Tensor:
         """Zeros of this shape for this use, made once: outside a graph, in the plain step before its capture."""

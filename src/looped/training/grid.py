@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,7 +28,6 @@ def train_grid(
     device: str | torch.device = "cpu",
     progress: Callable[[str, float], None] = lambda what, share: None,
     trained: Callable[[Run], None] = lambda run: None,
-    executor: Executor | None = None,
 ) -> list[Run]:
     """The run of every experiment, in the order given; what is neither in `out` nor a kept model is trained.
 
@@ -60,39 +60,26 @@ def train_grid(
         share = max(share, stepped / total)  # the bar never goes back, even where a run does
         progress(f"{trials[index].experiment.name} ({len(finished)} of {len(trials)} runs done)", share)
 
-    executor = executor or Executor(device=torch.device(device).type)
-    stands = sweep(trials, executor, tell=tell)
+    stands = sweep(trials, Executor(device=torch.device(device).type), tell=tell)
     for status, kind in (("failed", ValueError), ("diverged", Diverged), ("busy", Busy)):
-        troubles = list(dict.fromkeys(stand.message for stand in stands if stand.status == status))
+        troubles = [stand.message for stand in stands if stand.status == status]
+        reasons = " ".join(dict.fromkeys(troubles))
+        if troubles and kind is Busy:
+            raise Busy(f"all is trained but what another process trains. {reasons} Then run this again.")
         if troubles:
-            count = sum(stand.status == status for stand in stands)
-            messages = {
-                "failed": f"{count} of {len(trials)} runs failed. {' '.join(troubles)}",
-                "diverged": f"{count} of {len(trials)} runs diverged. {' '.join(troubles)}",
-                "busy": f"all is trained but what another process trains. {' '.join(troubles)} Then run this again.",
-            }
-            raise kind(messages[status])
+            raise kind(f"{len(troubles)} of {len(trials)} runs {status}. {reasons}")
     runs = [used.get(cell.path) or Run.create(cell.path, cell.experiment) for cell in every]
     for run in runs:
         trained(run)
     return runs
 
 
-def train_variants(
-    variants: Mapping[str, Experiment],
-    seeds: Sequence[int],
-    *,
-    out: str | Path = "runs",
-    device: str | torch.device = "cpu",
-    progress: Callable[[str, float], None] = lambda what, share: None,
-    trained: Callable[[Run], None] = lambda run: None,
-    executor: Executor | None = None,
-) -> dict[str, list[Run]]:
-    """The runs of every variant, one for each seed."""
-    grid = []
-    for variant in variants.values():
-        grid += [replace(variant, train=replace(variant.train, seed=seed)) for seed in seeds]
-    runs = iter(train_grid(grid, out=out, device=device, progress=progress, trained=trained, executor=executor))
+def train_variants(variants: Mapping[str, Experiment], seeds: Sequence[int], **options: Any) -> dict[str, list[Run]]:
+    """The runs of every variant, one for each seed; the options are those of `train_grid`."""
+    grid = [
+        replace(variant, train=replace(variant.train, seed=seed)) for variant in variants.values() for seed in seeds
+    ]
+    runs = iter(train_grid(grid, **options))
     return {label: [next(runs) for _ in seeds] for label in variants}
 
 

@@ -51,14 +51,14 @@ def import_checkpoint(
         layers = len({match[1] for name in weights if (match := re.match(r"blocks\.(\d+)\.", name))})
         if not layers:
             raise KeyError("block")
-        looped = loops is not None or (yang and layers == 1)
+        loops = 20 if loops is None and yang and layers == 1 else loops
         config = DecoderConfig(
             d=weights["read_in.weight"].shape[1],
             width=weights["read_in.weight"].shape[0],
             heads=heads,
             layers=layers,
             positions=weights["positions"].shape[0],
-            loops=(loops if loops is not None else 20) if looped else 1,
+            loops=1 if loops is None else loops,
             inject=inject or "add",
         )
         model = config.build().to(weights["positions"].dtype)
@@ -69,11 +69,8 @@ def import_checkpoint(
     name = re.sub(r"[^\w.-]", "_", Path(file).stem)
     run = save_model(out, model, LinearRegression(d=config.d), name=name, imported_from=Path(file).name)
     layout = "yang24" if yang else "Garg et al."
-    taken = (
-        f"{config.loops} loops of {layers} layer(s), injection {config.inject}"
-        if looped
-        else f"unlooped, {layers} layer(s)"
-    )
+    looped = f"{loops} loops of {layers} layer(s), injection {config.inject}"
+    taken = f"unlooped, {layers} layer(s)" if loops is None else looped
     return run, f"{layout} layout, taken as {taken}, {heads} heads"
 
 
@@ -120,9 +117,8 @@ def renamed(state: Mapping[str, Tensor], *, flipped: bool) -> dict[str, Tensor]:
 def rename(name: str) -> str:
     """The name in our decoder of a published parameter; an unknown name stays, and is refused later."""
     name = name.replace("_backbone.transformer.", "_backbone.")
-    fixed = {"_backbone.wpe.weight": "positions"}
-    if name in fixed:
-        return fixed[name]
+    if name == "_backbone.wpe.weight":
+        return "positions"
     name = re.sub(r"^_backbone\.ln_f\.", "norm.", name)
     name = re.sub(r"^_read_(in|out)\.", r"read_\1.", name)
     match = re.fullmatch(r"_backbone\.h\.(\d+)\.(.+)\.(weight|bias)", name)

@@ -6,7 +6,7 @@ NAME/config.json                  the experiment
 NAME/checkpoints/*.safetensors    the weights that an evaluation reads, and nothing to train on from
 NAME/metrics.jsonl                some lines of the training
 NAME/provenance.json              command, commit, device and seconds of the training
-NAME/kept.json              what was measured when it was kept (`looped.keeping`); no other run folder has it
+NAME/kept.json                    what was measured when it was kept (`looped.keeping`); no other run folder has it
 """
 
 from __future__ import annotations
@@ -48,15 +48,6 @@ def kept_models() -> dict[str, Path]:
             if is_plain(path.name) and path.name[0] != "." and is_kept(path):
                 models.setdefault(path.name, path)
     return dict(sorted(models.items()))
-
-
-def find(name: str) -> Path:
-    """The folder of the kept model of that name."""
-    known = kept_models()
-    if name not in known:
-        remedy = nearest(name, known) if known else "None is kept yet: `looped keep` makes one."
-        raise ValueError(f"no kept model is called `{name}`. {remedy}")
-    return known[name]
 
 
 def locate(path: str | Path, *, beside: Path | None = None) -> Path:

@@ -28,12 +28,11 @@ class MuonOptimizer(torch.optim.Optimizer):
     for yang24's gradients the update differs by 4 to 17 percent (docs/log.md).
     """
 
-    def __init__(
-        self, groups: list[dict], *, lr: float | Tensor, momentum: float = 0.95, iterations: int = 5,
-        dtype: torch.dtype | None = None,
-    ):  # fmt: skip
+    momentum = 0.95
+
+    def __init__(self, groups: list[dict], *, lr: float | Tensor, dtype: torch.dtype | None = None):
         super().__init__(groups, {"lr": lr, "split": 1})
-        self.momentum, self.iterations, self.dtype = momentum, iterations, dtype
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self, closure=None):  # type: ignore[override]
@@ -63,7 +62,7 @@ class MuonOptimizer(torch.optim.Optimizer):
             same = [i for i, momentum in enumerate(momenta) if momentum.shape[-2:] == shape]
             directions, last = (torch.cat([some[i].reshape(-1, *shape) for i in same]) for some in (momenta, gradients))
             directions.mul_(self.momentum).add_(last)
-            updates = orthogonal(directions, iterations=self.iterations, dtype=self.dtype)
+            updates = orthogonal(directions, dtype=self.dtype)
             for i, update in zip(same, updates.split([momenta[i].shape[:-2].numel() for i in same]), strict=True):
                 _apply(*trained[i], update)
 
@@ -79,15 +78,15 @@ def _apply(parameter: Tensor, group: dict, update: Tensor) -> None:
         parameter.sub_(update * (group["lr"] * factor))
 
 
-def orthogonal(matrices: Tensor, *, iterations: int = 5, dtype: torch.dtype | None = None) -> Tensor:
-    """Push all singular values towards 1 by a quintic iteration in `dtype` (None: as is), batched over leading axes.
+def orthogonal(matrices: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+    """Push all singular values towards 1 by 5 quintic iterations in `dtype` (None: as is), batched over leading axes.
 
     X <- a X + (b A + c A^2) X,  A = X X',  (a, b, c) = (3.4445, -4.7750, 2.0315)
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = _wide(matrices).reshape(-1, *_wide(matrices).shape[-2:])
     x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)).to(dtype or x.dtype)
-    for _ in range(iterations):
+    for _ in range(5):
         gram = torch.bmm(x, x.mT)
         factor = torch.baddbmm(gram, gram, gram, beta=-4.7750, alpha=2.0315)
         x = torch.baddbmm(x, factor, x, beta=3.4445)

@@ -38,21 +38,22 @@ class Processes(Pool):
         self.busy[worker] = key
         worker.send(json.dumps(job))
 
-    def wait(self, seconds: float) -> list[tuple[int, Result | str]]:
+    def wait(self, seconds: float) -> list[tuple[int, Result]]:
         """The jobs that ended; a worker whose output ends without a result was lost."""
-        ended: list[tuple[int, Result | str]] = []
+        ended: list[tuple[int, Result]] = []
         with contextlib.suppress(queue.Empty):
             while True:
                 worker, line = self.news.get(timeout=0.0 if ended else seconds)
                 key = self.busy.pop(worker, None)
                 if line is not None:
                     self.idle.append(worker)
-                    ended += [(key, json.loads(line))] if key is not None else []
-                    continue
-                if worker in self.idle:
+                elif worker in self.idle:
                     self.idle.remove(worker)
-                ended += [(key, worker.last_words())] if key is not None else []
-                worker.close()
+                if key is not None:
+                    result = {"status": "lost", "message": worker.last_words()} if line is None else json.loads(line)
+                    ended.append((key, result))
+                if line is None:
+                    worker.close()
         return ended
 
     def stop(self) -> None:

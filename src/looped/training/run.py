@@ -26,7 +26,7 @@ from looped.experiment import Experiment, Setup, known_hashes, trainable
 from looped.files import log, read_json, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
-from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, latest_checkpoint, read_checkpoint
+from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
 from looped.training.kept import hint, is_kept, locate
 
 
@@ -204,7 +204,7 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
 
     They come from `checkpoint`, or from the last one.
     """
-    checkpoint = checkpoint or latest_checkpoint(path)
+    checkpoint = checkpoint or Folder(path, "").latest()
     if checkpoint is None:
         if not os.path.isdir(path):  # false also for names that no file can have
             recipe = re.fullmatch(r"([^/]+)-[0-9a-f]{10}", str(path))
@@ -245,6 +245,6 @@ def save_model(path: str | Path, model: LoopedModel, task: Task, *, name: str, *
     """Write a model that was not trained here, imported or constructed, as an ordinary run folder."""
     run = Run.create(Path(path), Setup(name=name, task=task, model=model.config))
     weights = {f"model/{key}": value for key, value in model.state_dict().items()}
-    run.save(Checkpoint(step=0, finished=True, tensors=weights), keep=1)
+    run.save(Checkpoint(step=0, finished=True, tensors=weights))
     run.save_provenance("cpu", 0.0, **origin)
     return run

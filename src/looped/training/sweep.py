@@ -6,17 +6,21 @@ OUT/sweeps/NAME-HASH/          sweep.json (the trials) and table.csv, and table.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import importlib.util
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from looped.config import flat
+from looped.experiment import is_plain
 from looped.files import check_folder, finite, read_json, write_bytes, write_json
-from looped.training.executors import Executor, Pool, Tell, run_pool, run_stacks, stacks_of
+from looped.training.executors import Executor, Pool, Tell, run_pool, run_stacks
+from looped.training.folder import Folder
 from looped.training.provenance import command
 from looped.training.stopping import Interrupted, NotSaved
 from looped.training.trials import Standing, Trial, standing
@@ -44,20 +48,19 @@ def sweep(
 
     for index, stand in enumerate(stands):
         tell(index, stand)
-    left = unfinished(trials, stands, whole_stacks=executor.kind == "stack")
-    chosen = [trials[index] for index in left]
+    left = {index: trials[index] for index, stand in enumerate(stands) if stand.status != "finished"}
 
     def update(index: int, stand: Standing) -> None:
-        stands[left[index]] = stand
-        tell(left[index], stand)
+        stands[index] = stand
+        tell(index, stand)
 
-    pool = _pool(executor) if chosen and executor.kind != "stack" else None
+    pool = _pool(executor) if left and executor.kind != "stack" else None
     begin()
     try:
         if pool is not None:
-            run_pool(chosen, executor, update, pool)
-        elif chosen:
-            run_stacks(chosen, executor, update)
+            run_pool(left, executor, update, pool)
+        elif left:
+            run_stacks(trials, left, executor, update)
     except Interrupted as error:
         done = sum(stand.status == "finished" for stand in stands)
         reason = f"{error} " if isinstance(error, NotSaved) else ""
@@ -68,24 +71,16 @@ def sweep(
     return stands
 
 
-def unfinished(trials: Sequence[Trial], stands: Sequence[Standing], *, whole_stacks: bool) -> list[int]:
-    """Indices of the trials to train; a stack is trained whole, since it may have to go back to a common step."""
-    left = {index for index, stand in enumerate(stands) if stand.status != "finished"}
-    if whole_stacks and left:
-        stacks = stacks_of([trial.experiment for trial in trials])
-        left = {index for stack in stacks if left.intersection(stack) for index in stack}
-    return sorted(left)
-
-
 def table(trials: Sequence[Trial], stands: Sequence[Standing] | None = None) -> list[Row]:
     """One row a trial: name, hash, status, the fields varied, last metrics, time, path, then the whole config."""
     stands = [standing(trial.path) for trial in trials] if stands is None else stands
     rows = []
     for trial, stand in zip(trials, stands, strict=True):
-        config = dict(_flat(trial.experiment.to_data(complete=True)))
+        config = {key: _cell(value) for key, value in flat(trial.experiment.to_data(complete=True)).items()}
         name, _, hashed = trial.path.name.rpartition("-")
-        metrics = {key: stand.metrics.get(key) for key in ("loss", "error", "gradient_norm", "rate")}
-        facts = _provenance(trial.path)
+        facts: dict[str, Any] = {}
+        with contextlib.suppress(ValueError):
+            facts = Folder(trial.path, "").provenance()
         rows.append(
             {
                 "name": name,
@@ -94,9 +89,8 @@ def table(trials: Sequence[Trial], stands: Sequence[Standing] | None = None) -> 
                 "seed": config.get("train.seed"),
                 **{key: config.get(key, _cell(value)) for key, value in trial.fields.items() if key != "train.seed"},
                 "step": stand.step,
-                **metrics,
-                "train_seconds": facts.get("train_seconds"),
-                "threads": facts.get("threads"),
+                **{key: stand.metrics.get(key) for key in ("loss", "error", "gradient_norm", "rate")},
+                **{key: facts.get(key) for key in ("train_seconds", "threads")},
                 "lost_workers": stand.lost,
                 "message": stand.message,
                 "path": str(trial.path),
@@ -166,9 +160,9 @@ def read_sweep(folder: Path) -> list[tuple[Mapping[str, Any], Path, Standing]]:
     data = read_json(folder / "sweep.json")
     try:
         rows = [(row["fields"], row["run"]) for row in data["points"]]  # the name that older sweeps have
-        if data["format"] != FORMAT or not all(isinstance(fields, dict) and _plain(run) for fields, run in rows):
+        if data["format"] != FORMAT or not all(isinstance(fields, dict) and is_plain(run) for fields, run in rows):
             raise ValueError
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ValueError(f"{folder / 'sweep.json'} is damaged or of another version. Sweep again.") from None
     runs = folder.parent.parent
     return [(fields, runs / run, standing(runs / run)) for fields, run in rows]
@@ -184,30 +178,7 @@ def _pool(executor: Executor) -> Pool:
     return Processes(executor)
 
 
-def _plain(name: Any) -> bool:
-    """Whether a run's name is just a name, not a path that leads out of the folder."""
-    return isinstance(name, str) and name.strip(".") != "" and not set(name) & set("/\\\0:")
-
-
-def _provenance(path: Path) -> dict[str, Any]:
-    try:
-        data = read_json(path / "provenance.json")
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) else {}
-
-
-def _flat(data: Mapping[str, Any], where: str = "") -> Iterable[tuple[str, Any]]:
-    """Dotted names and plain values."""
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{where}{key}.")
-        else:
-            yield f"{where}{key}", _cell(value)
-
-
 def _cell(value: Any) -> Any:
-    """A value that a table can hold."""
     return json.dumps(value) if isinstance(value, (list, tuple, Mapping)) else value
 
 
@@ -221,10 +192,9 @@ def _parquet(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
     for column in columns:
         values = [row.get(column) for row in rows]
         kinds = {type(value) for value in values if value is not None}
-        if kinds == {int, float}:
-            values = [None if value is None else float(value) for value in values]
-        elif len(kinds) > 1:  # a column has one type
-            values = [None if value is None else str(value) for value in values]
+        if len(kinds) > 1:  # a column has one type
+            common = float if kinds == {int, float} else str
+            values = [None if value is None else common(value) for value in values]
         arrays[column] = pyarrow.array(values)
     buffer = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(arrays), buffer)

@@ -16,13 +16,6 @@ MOST = 1024
 
 
 @contextlib.contextmanager
-def threads(folder: Folder, asked: int | None = None, *, ranks: int = 1) -> Iterator[None]:
-    """Train with the threads asked for; else with those the run began with; else with torch's own number."""
-    with at_threads(recorded(folder, ranks=ranks) if asked is None else asked):
-        yield
-
-
-@contextlib.contextmanager
 def at_threads(count: int | None) -> Iterator[int]:
     """Run with `count` torch threads, or with torch's own number where it is None; yields the number."""
     check_threads(count)

@@ -11,14 +11,14 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
+from looped.config import encode, flat
 from looped.files import log
 from looped.training.distributed import Onlooker
 from looped.training.run import Run
 
 
-@runtime_checkable
 class Board(Protocol):
     """A tracker of a run's metrics."""
 
@@ -32,16 +32,16 @@ class Board(Protocol):
 
 
 @contextlib.contextmanager
-def board(run: Run, step: int, track: Sequence[str] = ()) -> Iterator[Board]:
-    """TensorBoard and the trackers named in `track`, as one; metrics after `step` will be written again."""
+def boards(run: Run, step: int, track: Sequence[str] = ()) -> Iterator[list[Board]]:
+    """TensorBoard and the trackers named in `track`; metrics after `step` will be written again."""
     check(track)
     if isinstance(run, Onlooker):
-        yield _All([])
+        yield []
         return
     with contextlib.ExitStack() as files:
         # trackers first: a missing package must end the run before anything is written
         others = [files.enter_context(contextlib.closing(_Guarded(name, run))) for name in dict.fromkeys(track)]
-        yield _All([files.enter_context(_tensorboard(run, step)), *others])
+        yield [files.enter_context(_tensorboard(run, step)), *others]
 
 
 def check(track: Sequence[str]) -> None:
@@ -49,20 +49,6 @@ def check(track: Sequence[str]) -> None:
     for name in track:
         if name not in TRACKERS:
             raise ValueError(f"`--track` takes {' or '.join(TRACKERS)} (TensorBoard is always on); got `{name}`.")
-
-
-class _All:
-    """Several trackers as one."""
-
-    def __init__(self, boards: Sequence[Board]):
-        self.boards = boards
-
-    def add_scalar(self, key: str, value: float, step: int, /) -> None:
-        for tracker in self.boards:
-            tracker.add_scalar(key, value, step)
-
-    def close(self) -> None:
-        """Nothing: `board` closes the trackers."""
 
 
 class _Guarded:
@@ -136,17 +122,15 @@ class _Mlflow:
         files = {} if given else {"artifact_location": (folder / "mlartifacts").as_uri()}  # else the current folder
         self.client = MlflowClient(tracking_uri=given or f"sqlite:///{folder / 'mlflow.db'}")
         title = os.environ.get("MLFLOW_EXPERIMENT_NAME", "looped")
-        group_of_runs = self.client.get_experiment_by_name(title)
-        group = (
-            group_of_runs.experiment_id if group_of_runs is not None else self.client.create_experiment(title, **files)
-        )
+        known = self.client.get_experiment_by_name(title)
+        group = self.client.create_experiment(title, **files) if known is None else known.experiment_id
         same = self.client.search_runs([group], filter_string=f"tags.looped = '{name}'", max_results=1)
         if same:
             self.id = same[0].info.run_id
             self.client.update_run(self.id, status="RUNNING")
             return
         self.id = self.client.create_run(group, tags={"looped": name}, run_name=name).info.run_id
-        for key, value in _flat(run.experiment.brief()).items():
+        for key, value in flat(encode(run.experiment, without="defaults")).items():
             self.client.log_param(self.id, key, value)
 
     def add_scalar(self, key: str, value: float, step: int, /) -> None:
@@ -158,13 +142,6 @@ class _Mlflow:
 
 TRACKERS: dict[str, Callable[[Run], Board]] = {"wandb": _Wandb, "mlflow": _Mlflow}
 """By the name for `--track`, which is also the name of the extra that installs it."""
-
-
-def _flat(data: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names such as `train.optimizer.clip`."""
-    if not isinstance(data, dict):
-        return {prefix: data}
-    return {k: v for key, value in data.items() for k, v in _flat(value, f"{prefix}.{key}" if prefix else key).items()}
 
 
 def _line(error: Exception) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,9 +27,8 @@ from looped.training.pieces import follow
 from looped.training.run import Run, digest, load_weights
 from looped.training.stacks import last_common_checkpoints
 from looped.training.stopping import Interrupted, stop_signals, writing
-from looped.training.threads import check_threads
-from looped.training.threads import threads as with_threads
-from looped.training.tracking import Board, board
+from looped.training.threads import at_threads, check_threads, recorded
+from looped.training.tracking import Board, boards
 from looped.training.training_loop import TrainingLoop
 
 Progress = Callable[[int, dict[str, float]], None]
@@ -60,9 +60,7 @@ def train(
     """
     _check_experiment(experiment)
     path = Path(folder) if folder is not None else Path(out) / experiment.folder
-    team = join_ranks(device)
-    with traceless([path] if team.leads else []):
-        return _train([team.open(path, experiment)], team, device, engine, progress, threads, track)[0]
+    return _train({path: experiment}, device, engine, progress, threads, track)[0]
 
 
 def train_seeds(
@@ -81,11 +79,8 @@ def train_seeds(
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
     members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
-    paths = [Path(out) / member.folder for member in members]
-    team = join_ranks(device)
-    with traceless(paths if team.leads else []):
-        runs = [team.open(path, member) for path, member in zip(paths, members, strict=True)]
-        return _train(runs, team, device, engine, progress, threads, track)
+    paths = {Path(out) / member.folder: member for member in members}
+    return _train(paths, device, engine, progress, threads, track)
 
 
 def _check_experiment(given: object) -> None:
@@ -97,8 +92,7 @@ def _check_experiment(given: object) -> None:
 
 
 def _train(
-    runs: list[Run],
-    team: Team,
+    experiments: Mapping[Path, Experiment],
     device: str | torch.device,
     engine: str,
     progress: Progress | None,
@@ -108,15 +102,19 @@ def _train(
     """Train runs that stand at the same step together, each locked for this process."""
     check_engine(engine)
     check_threads(threads)
-    if all(run.finished(run.experiment.train.steps) for run in runs):
-        return runs  # nothing is written, not even a lock
-    for run in runs:
-        refuse_training(run.path)
-    with team.reporting(runs), with_threads(runs[0], threads, ranks=team.size), contextlib.ExitStack() as locks:
+    team = join_ranks(device)
+    with traceless([*experiments] if team.leads else []), contextlib.ExitStack() as held:
+        runs = [team.open(path, experiment) for path, experiment in experiments.items()]
+        if all(run.finished(run.experiment.train.steps) for run in runs):
+            return runs  # nothing is written, not even a lock
+        for run in runs:
+            refuse_training(run.path)
+        held.enter_context(team.reporting(runs))
+        held.enter_context(at_threads(threads or recorded(runs[0], ranks=team.size)))
         # in one order: of two processes that want the same runs, one gets them all
         for run in sorted(runs, key=lambda run: str(run.path)):
             with writing(run):
-                locks.enter_context(team.lock(run))
+                held.enter_context(run.lock())
                 run.tidy()
         # read again under the lock: a run may have ended just now
         latest = team.checkpoints(runs, lambda: last_common_checkpoints(runs, [run.latest(mend=True) for run in runs]))
@@ -124,14 +122,14 @@ def _train(
         for index, checkpoint in enumerate(latest):
             if checkpoint is None or not checkpoint.finished:
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
-        stopping = locks.enter_context(stop_signals())
+        stopping = held.enter_context(stop_signals())
         for members in groups.values():
             if stopping.is_set():  # in the last step of the group before
                 raise Interrupted(f"stopped between runs; everything is saved in {runs[0].path.parent}.")
             trainer = Trainer([runs[index] for index in members], team.place(device), engine, team)
             trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
             trainer.run_all(progress if team.leads else None, track)
-    return runs
+        return runs
 
 
 class Trainer(TrainingLoop):
@@ -160,7 +158,7 @@ class Trainer(TrainingLoop):
         # loss, error, gradient norm of each model since the last line; first step with a loss not finite, or `steps`
         self.sums = torch.zeros(3, len(runs), device=device)
         self.first_bad = torch.full((len(runs),), self.config.steps, device=device)
-        self.boards: list[Board] = []
+        self.boards: list[list[Board]] = []
         self.line: dict[str, float] = {}
 
     def run_all(self, progress: Progress | None = None, track: Sequence[str] = ()) -> None:
@@ -172,7 +170,7 @@ class Trainer(TrainingLoop):
         with stop_signals(), contextlib.ExitStack() as files:
             for run in self.runs:
                 with writing(run):
-                    self.boards.append(files.enter_context(board(run, self.done, track)))
+                    self.boards.append(files.enter_context(boards(run, self.done, track)))
             self.run(None if progress is None else lambda done: progress(done, self.line))
 
     def step(self, now: int) -> None:
@@ -211,21 +209,17 @@ class Trainer(TrainingLoop):
             bad = (loss - loss).reshape(-1) != 0
             torch.minimum(self.first_bad, torch.where(bad, now.step, self.first_bad), out=self.first_bad)
 
-    def sample(self, step: int) -> AnyPrompt:
-        """The prompts of a step."""
-        return self.batches.draw(self.batches.now(step))
-
     def log(self) -> None:
         """Write a line of metrics where one is due."""
         if self.done % self.config.log_every and self.done < self.steps:
             return
         lines = self.metrics()
         self.line = lines[0]
-        for run, shown, line in zip(self.runs, self.boards, lines, strict=True):
+        for run, trackers, line in zip(self.runs, self.boards, lines, strict=True):
             with writing(run):
                 run.append_metrics(line)
-                for key, value in line.items():
-                    shown.add_scalar(key, value, self.done)
+                for tracker, (key, value) in itertools.product(trackers, line.items()):
+                    tracker.add_scalar(key, value, self.done)
 
     def metrics(self) -> list[dict[str, float]]:
         """Means since the last line for each model; here, and only here, the host waits for the device."""
@@ -268,10 +262,6 @@ class Trainer(TrainingLoop):
     def facts(self) -> dict[str, Any]:
         """The models and ranks that trained together, and the weights that training started from."""
         return {"models_in_one_batch": len(self.runs), "ranks": self.team.size, **self.began}
-
-    def together(self) -> tuple[str, ...]:
-        """The hashes of all runs of a stack."""
-        return tuple(run.hash for run in self.runs) if self.stacked else ()
 
     def load(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Take everything that `checkpoints` gave."""

@@ -30,15 +30,11 @@ class TrainingLoop(ABC):
         self.done = 0
         self.earlier: dict[str, Any] = {}
         """The provenance that earlier processes left."""
-        self.started = time.monotonic()
+        self.started = self.saved_at = time.monotonic()
 
     @abstractmethod
     def step(self, now: int) -> None:
         """One update of the weights; `now` counts from 0."""
-
-    @abstractmethod
-    def log(self) -> None:
-        """Record the step just done, where one is due."""
 
     @abstractmethod
     def checkpoint_due(self) -> bool:
@@ -51,6 +47,9 @@ class TrainingLoop(ABC):
     @abstractmethod
     def load(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Take everything that `checkpoints` gave from one checkpoint a folder."""
+
+    def log(self) -> None:  # noqa: B027
+        """Record the step just done, where one is due."""
 
     def finish(self) -> None:  # noqa: B027
         """Do what comes after the last step and before its checkpoint."""
@@ -85,30 +84,27 @@ class TrainingLoop(ABC):
                 if stop and not last:
                     raise Interrupted(self._where_it_stopped())
 
-    def together(self) -> tuple[str, ...]:
-        """The hashes of all folders of a stack; empty for a training with one folder."""
-        return ()
-
     def save(self) -> None:
         """Write a checkpoint of this moment into every folder."""
         # to the host first: that waits for the device, and the time it worked counts
         states = [{name: value.cpu() for name, value in state.items()} for state in self.checkpoints()]
         facts = {**self._commits(), **self.facts()}
+        together = tuple(folder.hash for folder in self.folders) if len(self.folders) > 1 else ()
         for folder, state in zip(self.folders, states, strict=True):
             with writing(folder):
                 folder.save_provenance(self.device, self.seconds, **facts)
-                folder.save(Checkpoint(self.done, self.done == self.steps, state, self.together()))
+                folder.save(Checkpoint(self.done, self.done == self.steps, state, together))
         for folder in self.folders:  # only now: until all have the new one, all have an old one in common
             with writing(folder):
                 folder.prune(self.done, keep=self.keep_checkpoints)
+        self.saved_at = time.monotonic()
 
     def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Go back to the moment of the checkpoints, one a folder; with none, stay at the start."""
         if not checkpoints:
             return
         for folder, checkpoint in zip(self.folders, checkpoints, strict=True):
-            if self.team.leads:
-                folder.check(checkpoint)
+            folder.check(checkpoint)
         try:
             self.load(checkpoints)
         except (RuntimeError, KeyError) as error:

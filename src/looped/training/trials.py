@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -58,8 +59,7 @@ class Standing:
 
 def trial(experiment: Experiment, out: str | Path = "runs", fields: Mapping[str, Any] | None = None) -> Trial:
     """An experiment as a trial."""
-    path = Path(out) / experiment.folder
-    return Trial(experiment=experiment, path=path, fields=fields or {})
+    return Trial(experiment=experiment, path=Path(out) / experiment.folder, fields=fields or {})
 
 
 def trials(
@@ -86,7 +86,9 @@ def trials(
     by_path: dict[Path, Trial] = {}
     reason = ""
     for combination in itertools.product(*axes):
-        fields = {name: _data(value) for part in combination for name, value in part.items()}
+        fields = {name: value for part in combination for name, value in part.items()}
+        # a task or model may be given as an object
+        fields = {name: encode(value) if is_dataclass(value) else value for name, value in fields.items()}
         try:
             valid = trial(change(base, fields, code), out, fields)
         except ValueError as error:
@@ -116,14 +118,13 @@ def standing(path: Path) -> Standing:
 
     A damaged last checkpoint does not count as finished: training goes on from the one before it.
     """
-    saved = checkpoint_steps(path)
-    if not saved:
+    step = max(checkpoint_steps(path), default=None)
+    if step is None:
         return Standing(metrics=last_metrics(path))
-    try:
-        finished = bool(read_about(checkpoint_path(path, saved[-1])).get("finished"))
-    except ValueError:
-        finished = False
-    return Standing(status="finished" if finished else "stopped", step=saved[-1], metrics=last_metrics(path))
+    finished = False
+    with contextlib.suppress(ValueError):
+        finished = bool(read_about(checkpoint_path(path, step)).get("finished"))
+    return Standing(status="finished" if finished else "stopped", step=step, metrics=last_metrics(path))
 
 
 def last_metrics(path: Path) -> dict[str, float]:
@@ -193,11 +194,6 @@ def _settings(name: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
         if len(names) > 1 and not (isinstance(value, (list, tuple)) and len(value) == len(names)):
             raise ValueError(f"`{name}` needs a list of {len(names)} for each value; got {value!r}.")
         yield dict(zip(names, value if len(names) > 1 else [value], strict=True))
-
-
-def _data(value: Any) -> Any:
-    """A value as JSON data; a task or model may be given as an object."""
-    return encode(value) if is_dataclass(value) else value
 
 
 def _split(text: str) -> list[str]:

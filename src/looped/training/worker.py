@@ -23,7 +23,6 @@ import torch
 from looped.config import code_of, code_places, load_code
 from looped.experiment import Experiment
 from looped.files import Busy
-from looped.training.folder import checkpoint_steps
 from looped.training.stopping import Interrupted, NotSaved
 from looped.training.trainer import Diverged, train
 from looped.training.trials import Trial
@@ -31,7 +30,7 @@ from looped.training.trials import Trial
 Job = dict[str, Any]
 """A trial as JSON data: path, config, hash, code, device, threads, patience."""
 Result = dict[str, Any]
-"""What came of a job: status, message, the step it went on from. The status is `not saved` where the disk is full."""
+"""What came of a job: status, message. The status is `not saved` where the disk is full, `lost` where the worker is."""
 PATIENCE_S = 60.0
 """Seconds that a worker waits for a run whose last worker was lost: that one may take a while to die."""
 
@@ -52,7 +51,6 @@ def job_of(trial: Trial, *, device: str, threads: int) -> Job:
 def work(job: Mapping[str, Any]) -> Result:
     """Train a trial to its end, from its last checkpoint; whatever happens is a result, never an exception."""
     path = Path(job["path"])
-    began = max(checkpoint_steps(path), default=0)
     try:
         torch.set_num_threads(job["threads"])
         modules = [
@@ -61,34 +59,26 @@ def work(job: Mapping[str, Any]) -> Result:
         experiment = Experiment.from_data(job["config"], code_of(*modules))
         if experiment.hash != job["hash"]:
             raise ValueError(f"{path} has another config here than where it was asked for. Use one version of looped.")
-        _patiently(experiment, path, job)
-        status, message = "finished", ""
-    except NotSaved as error:
-        status, message = "not saved", str(error)
-    except Interrupted as error:
-        status, message = "stopped", str(error)
-    except Diverged as error:
-        status, message = "diverged", str(error)
-    except Busy as error:
-        status, message = "busy", str(error)
-    except (ValueError, OSError) as error:
-        status, message = "failed", str(error)
+        deadline = time.monotonic() + job["patience"]
+        while True:
+            try:
+                train(experiment, folder=path, device=job["device"], threads=job["threads"])
+                return {"status": "finished", "message": ""}
+            except Busy:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.2)
     except Exception as error:  # the other trials go on, and the table shows what happened to this one
-        status, message = "failed", f"{type(error).__name__}: {error}"
-    return {"status": status, "message": " ".join(message.split()), "began": began, "process": os.getpid()}
+        return result_of(error)
 
 
-def _patiently(experiment: Experiment, path: Path, job: Mapping[str, Any]) -> None:
-    """Train; where another process holds the run, wait for it as long as the job says."""
-    end = time.monotonic() + job["patience"]
-    while True:
-        try:
-            train(experiment, folder=path, device=job["device"], threads=job["threads"])
-            return
-        except Busy:
-            if time.monotonic() >= end:
-                raise
-            time.sleep(0.2)
+def result_of(error: Exception) -> Result:
+    """What came of a job that ended with this error."""
+    kinds = {NotSaved: "not saved", Interrupted: "stopped", Diverged: "diverged", Busy: "busy"}
+    status = next((status for kind, status in kinds.items() if isinstance(error, kind)), "failed")
+    expected = isinstance(error, (*kinds, ValueError, OSError))
+    message = str(error) if expected else f"{type(error).__name__}: {error}"
+    return {"status": status, "message": " ".join(message.split())}
 
 
 def serve() -> None:

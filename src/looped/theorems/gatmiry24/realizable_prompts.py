@@ -42,9 +42,7 @@ def random_directions(eigenvalues: Float[Tensor, "batch d"], generator: torch.Ge
     return vectors * eigenvalues[:, None] @ vectors.mT
 
 
-def square_roots(
-    matrices: Float[Tensor, "*batch d d"],
-) -> tuple[Float[Tensor, "*batch d d"], Float[Tensor, "*batch d d"]]:
+def square_roots(matrices: Float[Tensor, "*batch d d"]) -> tuple[Tensor, Tensor]:
     """The symmetric square root of positive definite matrices, and its inverse."""
     values, vectors = torch.linalg.eigh(matrices)
     roots = values.sqrt()[..., None, :]

@@ -33,23 +33,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-for name, command in {
-    "demo": demo,
-    "list": list_all,
-    "train": train,
-    "sweep": sweep,
-    "import": import_file,
-    "construct": construct,
-    "evaluate": evaluate,
-    "identify": identify,
-    "diagnose": diagnose,
-    "verify": verify,
-    "reproduce": reproduce,
-    "keep": keep,
-    "report": report,
-    "bench": bench,
-}.items():
-    app.command(name)(command)
+experiments = (demo, list_all, train, sweep, import_file, construct)
+findings = (evaluate, identify, diagnose, verify, reproduce, keep, report, bench)
+for command in (
+    *experiments,
+    *findings,
+):  # `list` and `import` are words of Python, so their functions have longer names
+    app.command(command.__name__.partition("_")[0])(command)
 
 
 def _version(asked: bool) -> bool:

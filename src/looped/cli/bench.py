@@ -36,18 +36,14 @@ def bench(
     packed: Annotated[int, typer.Option(help="Models that train side by side.")] = 1,
     dtype: Annotated[Dtype | None, typer.Option(help="Precision; default bfloat16 on a GPU, float32 on a CPU.")] = None,
     scale: Annotated[
-        Scale | None, typer.Option(help="Size of the decoder; default paper on a GPU, cpu on a CPU.")
+        Scale | None, typer.Option(help="The decoder's size; default paper on a GPU, cpu on a CPU.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Timed steps; default up to 200 in 2 s on a GPU, 50 in 2 s on a CPU.")
+        int | None, typer.Option(help="Timed steps; default 2 s, up to 200 on a GPU, 50 on a CPU.")
     ] = None,
-    rivals: Annotated[
-        bool | None, typer.Option("--rivals/--no-rivals", help="Also Hugging Face's GPT2Model, eager and compiled.")
-    ] = None,
+    rivals: Annotated[bool | None, typer.Option(help="Also Hugging Face's GPT2Model, eager and compiled.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check that all engines compute the same.")] = False,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write bench.json, bench.png and bench.svg there.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write bench.json, .png and .svg there.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,

@@ -46,9 +46,7 @@ def evaluate(
     no_baselines: Annotated[
         bool, typer.Option("--no-baselines", help="Only the model; baselines are slow on many prompts.")
     ] = False,
-    name: Annotated[
-        str | None, typer.Option(help="Title in the run folder and the report; default what differs from the usual.")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Title in the report; default what differs from the usual.")] = None,
     best: options.Best = False,
     code: options.Code = None,
     device: options.Device = "auto",
@@ -68,7 +66,7 @@ def evaluate(
         raise ValueError(
             f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
         )
-    judged = find_setup(task, scale).task if task else chosen.task
+    judged = find_setup(task, scale).task if task else chosen.run.setup.task
     judged = _changed(judged, set_ or [], shift or [], options.load_user_code(code))
     model = chosen.model(device)
     slow = slow_baselines_for(judged, at=spread(chosen.points), workers=os.cpu_count() or 1) if all_baselines else {}
@@ -82,16 +80,8 @@ def evaluate(
         if slow:
             answers = {title: cached(title, baseline, progress=report) for title, baseline in slow.items()}
             baselines = {**baselines_for(judged), **answers}
-        result = evaluate_model(
-            model,
-            judged,
-            points=chosen.points,
-            loops=loops,
-            max_loops=max_loops,
-            prompts=prompts,
-            seed=seed,
-            baselines=baselines,
-        )
+        sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_loops": max_loops, "prompts": prompts}
+        result = evaluate_model(model, judged, seed=seed, baselines=baselines, **sizes)
     recipe = [f"{task} {scale}" if scale else task] if task else []
     changes = [*recipe, *(set_ or []), *(shift or [])] or ["as trained"]
     changes += _unusual(result, chosen, max_loops=max_loops, seed=seed)

@@ -36,9 +36,7 @@ def sweep(
     fields: Annotated[
         list[str] | None, typer.Argument(metavar="FIELD=A,B,...", help="Fields and their values: every combination.")
     ] = None,
-    file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="JSON or TOML with recipe, scale, grid, points, seeds.")
-    ] = None,
+    file: Annotated[str | None, typer.Option(help="JSON or TOML with recipe, scale, grid, points, seeds.")] = None,
     scale: RecipeScale = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds of every point.")] = None,
     seed: Annotated[int | None, typer.Option(help="The first seed; default that of the recipe.")] = None,

@@ -36,7 +36,7 @@ def train(
     seeds: Annotated[int | None, typer.Option(help="Train this many seeds, from --seed up, as one batch.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run folder instead.")] = None,
     start: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Start from the weights of this run or kept model.")
+        str | None, typer.Option(metavar="RUN", help="Start from this run's or kept model's weights.")
     ] = None,
     track: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also wandb or mlflow, offline.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default as many as the run began with.")] = None,
@@ -73,22 +73,16 @@ def train(
     if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
         bound = "at least 1" if seeds < 1 else f"at most {MAX_SEEDS:,}"
         raise ValueError(f"`--seeds` must be {bound}; got {seeds}.")
+    first = experiment.train.seed
+    numbers = None if seeds is None else range(first, first + seeds)
     check_trackers(track or [])
     if check:
-        _check(experiment, seeds, device, engine, threads, json=json, quiet=quiet)
+        _check(experiment, numbers, device, engine, threads, json=json, quiet=quiet)
         return
     try:
-        runs = train_with_bar(
-            experiment,
-            out=out,
-            folder=folder,
-            device=device,
-            engine=engine,
-            seeds=seeds,
-            quiet=quiet or json or not leads(),
-            threads=threads,
-            track=track or (),
-        )
+        silent = quiet or json or not leads()
+        more = {"out": out, "engine": engine, "threads": threads, "track": track or ()}
+        runs = train_with_bar(experiment, device=device, quiet=silent, seeds=numbers, folder=folder, **more)
     except (Interrupted, Diverged) as error:
         if leads() or isinstance(error, NotSaved):
             raise
@@ -107,27 +101,32 @@ def train_with_bar(
     *,
     device: str,
     quiet: bool,
-    seeds: int | None = None,
+    seeds: range | None = None,
     folder: Path | None = None,
     **more: Any,
 ) -> list[Run]:
-    """Train with a progress bar: one run, or `seeds` runs as one batch; `more` are options of the trainer."""
-    config = experiment.train
-    with training_bar(experiment.name, config.steps, quiet=quiet) as bar:
+    """Train with a progress bar: one run, or several seeds as one batch; `more` are options of the trainer."""
+    with training_bar(experiment.name, experiment.train.steps, quiet=quiet) as bar:
         more |= {"device": options.pick_device(device), "progress": bar}
         if seeds is None:
             return [train_one(experiment, folder=folder, **more)]
-        return train_seeds(experiment, range(config.seed, config.seed + seeds), **more)
+        return train_seeds(experiment, seeds, **more)
 
 
 def _check(
-    experiment: Experiment, seeds: int | None, device: str, engine: str, threads: int | None, *, json: bool, quiet: bool
+    experiment: Experiment,
+    seeds: range | None,
+    device: str,
+    engine: str,
+    threads: int | None,
+    *,
+    json: bool,
+    quiet: bool,
 ) -> None:
     """Print whether training twice gives the same bits; exit with code 1 if it does not."""
-    place, first = options.pick_device(device), experiment.train.seed
+    place = options.pick_device(device)
     with at_threads(threads) as count:
-        numbers = None if seeds is None else range(first, first + seeds)
-        difference = check_determinism(experiment, seeds=numbers, device=place, engine=engine)
+        difference = check_determinism(experiment, seeds=seeds, device=place, engine=engine)
     data: dict[str, Any] = {"equal": difference is None, "threads": count, "device": str(place)}
     text = f"equal: the same few steps twice gave the same bits ({place}, {count} threads)."
     if difference is not None:

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from looped.evaluation.diagnose import SETTLED, Diagnosis
-from looped.evaluation.lines import finish, log_y, reference_line
-from looped.report.drawing import DASHES, INK, PALETTE, blank
+from looped.evaluation.lines import DASHES, finish, log_y, reference_line
+from looped.report.drawing import INK, PALETTE, blank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -90,8 +90,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
         self._subsets = [np.arange(len(y))]
         if self.max_examples_ is not None and len(y) > self.max_examples_:
             draw = check_random_state(self.random_state).choice
-            contexts = range(self.contexts)
-            self._subsets = [np.sort(draw(len(y), self.max_examples_, replace=False)) for _ in contexts]
+            self._subsets = [np.sort(draw(len(y), self.max_examples_, replace=False)) for _ in range(self.contexts)]
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -29,6 +29,8 @@ from looped.tasks.task import Task
 from looped.theorems.check import theorems
 from looped.training.kept import kept_models, own_results
 
+CLAIM_FIELDS = ("verdict", "value", "low", "high", "asked", "note")
+
 
 def list_all(
     kind: Annotated[str | None, typer.Argument(help="Which of these lists; default all.")] = None,
@@ -134,7 +136,8 @@ def _result(folders: list[Path], name: str, scale: str) -> tuple[Any, dict[str, 
         return None
     content = read_json(path)
     try:
-        return content.get("settings_hash"), {claim["id"]: dict(claim) for claim in content["claims"]}
+        claims = {claim["id"]: {key: claim[key] for key in CLAIM_FIELDS} for claim in content["claims"]}
+        return content.get("settings_hash"), claims
     except (KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is damaged or of another version. Measure it anew.") from None
 

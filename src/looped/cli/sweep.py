@@ -107,11 +107,8 @@ def sweep(
     next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {folder}"
     show(rows, _picture(asked, stands, len(asked)), notes=[next_step], json=json, quiet=quiet)
     if troubles := [row for row in rows if row["status"] != "finished"]:
-        first = troubles[0]
-        raise Interrupted(
-            f"{len(troubles)} of {len(rows)} points did not finish; the first is {first['path']}, {first['status']}: "
-            f"{first['message']}"
-        )
+        first = "{path}, {status}: {message}".format(**troubles[0])
+        raise Interrupted(f"{len(troubles)} of {len(rows)} points did not finish; the first is {first}")
 
 
 def _seeds(count: int | list[int] | None, seed: int | None, usual: int) -> Sequence[int] | None:

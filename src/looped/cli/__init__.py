@@ -42,10 +42,11 @@ for command in (
     app.command(command.__name__.partition("_")[0])(command)
 
 
-def _version(asked: bool) -> None:
+def _version(asked: bool) -> bool:
     if asked:
         print(f"looped {__version__}")
         raise typer.Exit
+    return asked
 
 
 @app.callback()

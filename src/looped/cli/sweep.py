@@ -113,12 +113,10 @@ def sweep(
 
 def _seeds(count: int | list[int] | None, seed: int | None, usual: int) -> Sequence[int] | None:
     """`count` seeds from `seed` up, or those that the file lists; None: only the recipe's own."""
-    if isinstance(count, list):
+    if isinstance(count, list) or (count is None and seed is None):
         return count
     if count is not None and count < 1:
         raise ValueError(f"`--seeds` must be at least 1; got {count}.")
-    if count is None and seed is None:
-        return None
     first = usual if seed is None else seed
     return range(first, first + (count or 1))
 

@@ -62,6 +62,11 @@ class Case:
         return replace(base, name="bench", model=model, train=train)
 
     @property
+    def sizes(self) -> str:
+        """Batch, loops, window and length for people."""
+        return f"batch {self.batch}, b={self.loops}, T={self.window}, {self.points} points"
+
+    @property
     def tokens(self) -> int:
         """Tokens per step, of all models together."""
         return 2 * self.points * self.batch * self.packed

@@ -13,7 +13,6 @@ from looped.experiment import Experiment
 from looped.files import finite, write_json
 from looped.models.base import LoopedModel
 from looped.report.drawing import save_figure
-from looped.tasks.task import Task
 from looped.training.run import Run
 
 if TYPE_CHECKING:
@@ -34,11 +33,6 @@ class ChosenRun:
     """Pairs in a prompt: as asked, else as trained."""
     best: bool
     """Whether to use the weights of the lowest logged loss."""
-
-    @property
-    def task(self) -> Task:
-        """The task that the model was made for."""
-        return self.run.setup.task
 
     def model(self, device: str) -> LoopedModel:
         """The model on a device, with the last weights or the best ones."""

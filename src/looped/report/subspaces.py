@@ -91,7 +91,7 @@ def streams_of(
 def named(model: LoopedModel, width: int) -> dict[str, slice]:
     """The coordinates of every subspace that the config names; the whole stream, of `width`, if it names none."""
     spaces, first = {}, 0
-    for name, size in model.config.named_subspaces or (("stream", width),):
+    for name, size in model.config.subspaces or (("stream", width),):
         spaces[name] = slice(first, first + size)
         first += size
     return spaces

@@ -13,7 +13,7 @@ import torch
 from looped.experiment import Experiment
 from looped.functional.quadrature import loss_of
 from looped.functional.streams import stream
-from looped.models import restricted_loss as losses
+from looped.models.fast_losses import restricted_loss as losses
 from looped.models.kernel_transformer import restricted
 from looped.papers.gatmiry24 import chebyshev, figures, forms
 from looped.papers.gatmiry24 import looped as looped_recipe

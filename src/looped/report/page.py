@@ -107,7 +107,7 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
 def _subspaces(run: Run, figures: Figures) -> str:
     """What each named subspace of a constructed model holds, loop by loop, on one prompt of its task."""
     points = run.provenance().get("points")
-    if not run.setup.model.named_subspaces or points is None or not run.steps:
+    if not run.setup.model.subspaces or points is None or not run.steps:
         return ""
     model, task = run.model(), run.setup.task
     prompt = task.sample(batch=1, n=points, generator=torch.Generator().manual_seed(0))

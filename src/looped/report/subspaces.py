@@ -38,7 +38,7 @@ def subspaces_figure(
     streams = streams_of(model, prompt, loops)
     titles = ["before the loop" if count == 0 else f"loop {count}" for count in loops]
     titles += ["after post"] if len(streams) > len(loops) else []
-    sizes = model.config.named_subspaces or (("stream", streams.shape[-1]),)
+    sizes = model.config.subspaces or (("stream", streams.shape[-1]),)
     ends = itertools.accumulate(size for _, size in sizes)
     spaces = {name: slice(end - size, end) for (name, size), end in zip(sizes, ends, strict=True)}
     stays = streams == streams[:1, :1]  # over the loops and among tokens

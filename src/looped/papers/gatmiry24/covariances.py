@@ -14,7 +14,13 @@ from torch import Tensor
 from looped.functional.quadrature import Nodes, chebyshev_nodes, compress, interpolate
 from looped.functional.streams import stream
 from looped.models.fast_losses.batch_last import to_last
-from looped.models.fast_losses.restricted_loss import Scores, anisotropic_loss, covariance_loss, exact_loss, sampled_loss
+from looped.models.fast_losses.restricted_loss import (
+    Scores,
+    anisotropic_loss,
+    covariance_loss,
+    exact_loss,
+    sampled_loss,
+)
 from looped.papers.gatmiry24.training import Member
 from looped.training.family import Draw, Loss
 
@@ -41,16 +47,16 @@ class Exact:
     d: int = 10
     """Dimensions."""
 
-    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
         """The mean loss over s, integrated exactly."""
-        depths, (s, weights) = _depths(members), _rule(members, device, half)
+        depths, (s, weights) = _depths(members), _rule(members, device)
         return Objective(lambda family, batch: (exact_loss(family["score"], depths, s) * weights).sum(-1))
 
     @torch.no_grad()
     def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
         """Mean losses over s, integrated exactly."""
-        objectives = [self.objective(members, score.device, half) for half in halves]
-        return torch.stack([objective.loss({"score": score}, None) for objective in objectives])
+        rules = [_rule(members, score.device, half) for half in halves]
+        return torch.stack([(exact_loss(score, _depths(members), s) * weights).sum(-1) for s, weights in rules])
 
     def spectrum(self, nodes: int) -> Nodes:
         """A rule for the eigenvalues of the sample covariance in units of s, exact below degree 2 nodes."""
@@ -66,7 +72,7 @@ class Anisotropic(Exact):
     tests: int = 20_000
     """Covariances that models are tested on."""
 
-    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
         """The mean loss over fresh covariances in every step."""
         depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(0, "covariances"))
         return Objective(
@@ -197,7 +203,7 @@ def _depths(members: Sequence[Member]) -> list[int]:
     return [member.depth for member in members]
 
 
-def _rule(members: Sequence[Member], device: torch.device, half: float | None) -> tuple[Tensor, Tensor]:
+def _rule(members: Sequence[Member], device: torch.device, half: float | None = None) -> tuple[Tensor, Tensor]:
     """Each member's rule for s, exact for its loss; those with fewer points have further ones at 1, of weight 0."""
     rules = [member.windows.nodes(member.depth + 1, half) for member in members]
     longest = max(len(points) for points, _ in rules)

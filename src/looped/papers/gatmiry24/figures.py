@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from looped.papers.gatmiry24.covariances import Covariance, Exact, Sampled
 from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
 from looped.papers.gatmiry24.training import EXACT, KINDS, SAMPLED, Kind, Training, mixture, spread
-from looped.studies import Cell, Learned, Panels, Study, along, at, claim, last, loops_to, worst
+from looped.studies import Cell, Learned, Panels, Study, along, at, claim, curve, last, loops_to, worst
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
 
@@ -50,25 +52,31 @@ def by_depth(scale: str, kinds: tuple[Kind, ...] = KINDS) -> dict[Cell, Models]:
     }
 
 
-def needed(setting: str, model: str) -> Quantity:
+def needed(**labels: Any) -> Quantity:
     """The depth at which a model's loss falls to what counts as solved."""
-    return loops_to(SOLVED[setting], of="loss", interpolate=True, setting=setting, model=model)
+    return loops_to(SOLVED[labels["setting"]], of="loss", interpolate=True, **labels)
 
 
-def rise(setting: str, model: str) -> Quantity:
+def rise(**labels: Any) -> Quantity:
     """The least factor by which the depth needed rises from one kappa to the next."""
-    return along(needed(setting, model), "kappa").successive().least()
+    return along(needed(**labels), "kappa").successive().least()
 
 
-def loops_for_layers(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
+def looped_over_multilayer(
+    quantity: Callable[..., Quantity], looped: str = "looped", multilayer: str = "multilayer", **labels: Any
+) -> Quantity:
+    """A quantity of the looped model over the multilayer one's; with `**BEST` that of the best weights."""
+    return quantity(model=looped, **labels) / quantity(model=multilayer, **labels)
+
+
+def loops_for_layers(**labels: Any) -> Quantity:
     """Loops needed over layers needed, worst over kappa."""
-    return worst(needed(setting, looped) / needed(setting, multilayer), over="kappa")
+    return worst(looped_over_multilayer(needed, **labels), over="kappa")
 
 
-def widest_range(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
+def widest_range(**labels: Any) -> Quantity:
     """Looped over multilayer loss at the largest kappa and depth."""
-    labels = {"of": "loss", "setting": setting, "kappa": max}
-    return last(model=looped, **labels) / last(model=multilayer, **labels)
+    return looped_over_multilayer(last, of="loss", kappa=max, **labels)
 
 
 def more_with_kappa(kind: Kind, what: str, setting: str) -> Claim:
@@ -76,53 +84,50 @@ def more_with_kappa(kind: Kind, what: str, setting: str) -> Claim:
     return claim(
         f"{setting}.more_with_kappa",
         f"The larger kappa, the more {what} are needed for a small loss (Section 5, Figure 1); {setting}.",
-        rise(setting, kind) > 1,
-        beside={"with the best weights": rise(setting, BEST[kind])},
+        rise(setting=setting, model=kind) > 1,
+        beside={"with the best weights": rise(setting=setting, model=BEST[kind])},
     )
 
-
-FIG1_PANELS = Panels(
-    y="loss",
-    axis=log_loss("layers L"),
-    column="setting",
-    colour="kappa",
-    line="κ = {kappa}",
-    reference="best possible",
-    share_y=False,
-    width=3.6,
-)
 
 FIG1A = Study(
     name="gatmiry24.fig1a",
     title="Test loss against layers for three ranges of covariances, multilayer",
     cells=lambda scale: by_depth(scale, ("multilayer",)),
     measure=lambda scale: LossCurves(seeds=2),
-    panels=FIG1_PANELS,
+    panels=Panels(
+        y="loss",
+        axis=log_loss("layers L"),
+        column="setting",
+        colour="kappa",
+        line="κ = {kappa}",
+        reference="best possible",
+        share_y=False,
+        width=3.6,
+    ),
     learned=Learned(of="loss"),
     claims=tuple(more_with_kappa("multilayer", "layers", setting) for setting in SETTINGS),
 )
 
-FIG1B = Study(
+FIG1B = replace(
+    FIG1A,
     name="gatmiry24.fig1b",
     title="Test loss against loops for three ranges of covariances, looped",
     cells=by_depth,
-    measure=lambda scale: LossCurves(seeds=2),
     panels=replace(
-        FIG1_PANELS,
+        FIG1A.panels,
         axis=log_loss("loops L, or layers"),
         dash="model",
         only={"model": ("looped", "multilayer", BEST["looped"])},
         line="{model}, κ = {kappa}",
     ),
-    learned=Learned(of="loss"),
     claims=(
         *(more_with_kappa("looped", "loops", setting) for setting in SETTINGS),
         *(
             claim(
                 f"{setting}.loops_close",
                 f"The number of loops needed is very close to the number of layers (Figure 1b); {setting}.",
-                loops_for_layers(setting) <= 1.5,
-                beside={"with the best weights": loops_for_layers(setting, **BEST)},
+                loops_for_layers(setting=setting) <= 1.5,
+                beside={"with the best weights": loops_for_layers(setting=setting, **BEST)},
             )
             for setting in SETTINGS
         ),
@@ -130,8 +135,8 @@ FIG1B = Study(
             claim(
                 f"{setting}.competitive",
                 f"L loops are very competitive with L layers even in the most diverse setting (Section 5); {setting}.",
-                widest_range(setting) <= 2,
-                beside={"with the best weights": widest_range(setting, **BEST)},
+                widest_range(setting=setting) <= 2,
+                beside={"with the best weights": widest_range(setting=setting, **BEST)},
             )
             for setting in SETTINGS
         ),
@@ -166,7 +171,8 @@ def by_window(scale: str) -> dict[Cell, Models]:
 
 def growth(**labels: Any) -> Quantity:
     """The loss on the widest windows over that on none."""
-    return at(WIDEST, "loss", **labels) / at(0.0, "loss", **labels)
+    loss = curve("loss", **labels)
+    return (loss.at(WIDEST) / loss.at(0.0)).called(f"growth to w = {WIDEST:g} of {loss}")
 
 
 def growth_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
@@ -174,9 +180,9 @@ def growth_ratio(looped: str = "looped", multilayer: str = "multilayer", **label
     return growth(model=multilayer, **labels) / growth(model=looped, **labels)
 
 
-def widest_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
+def widest_ratio(**labels: Any) -> Quantity:
     """Looped over multilayer loss on the widest windows."""
-    return at(WIDEST, "loss", model=looped, **labels) / at(WIDEST, "loss", model=multilayer, **labels)
+    return looped_over_multilayer(partial(at, WIDEST, "loss"), **labels)
 
 
 FIG2 = Study(

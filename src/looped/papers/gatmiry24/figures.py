@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from looped.papers.gatmiry24.covariances import Covariance, Exact, Sampled
@@ -24,13 +22,8 @@ SETUPS: dict[str, dict[str, tuple[Covariance, Training]]] = {
     "paper": {"exact": (Exact(), EXACT["paper"]), "sampled": (Sampled(), SAMPLED["paper"])},
 }
 """Scale -> setting -> covariances and training."""
-DEPTH_SETUPS = {
-    **SETUPS,
-    "cpu": {
-        **SETUPS["cpu"],
-        "sampled": (Sampled(batch=1500, every=2, tests=4096), replace(SAMPLED["cpu"], steps=800)),
-    },
-}
+SMALLER = (Sampled(batch=1500, every=2, tests=4096), replace(SAMPLED["cpu"], steps=800))
+DEPTH_SETUPS = {**SETUPS, "cpu": {**SETUPS["cpu"], "sampled": SMALLER}}
 """The same for Figure 1."""
 KAPPAS = {"smoke": (2, 8), "cpu": (2, 4, 8), "paper": (2, 4, 8)}
 DEPTHS = {"smoke": (1, 2), "cpu": (1, 2, 3, 4, 6, 8), "paper": (1, 2, 3, 4, 6, 8)}
@@ -52,31 +45,25 @@ def by_depth(scale: str, kinds: tuple[Kind, ...] = KINDS) -> dict[Cell, Models]:
     }
 
 
-def needed(**labels: Any) -> Quantity:
+def needed(setting: str, model: str) -> Quantity:
     """The depth at which a model's loss falls to what counts as solved."""
-    return loops_to(SOLVED[labels["setting"]], of="loss", interpolate=True, **labels)
+    return loops_to(SOLVED[setting], of="loss", interpolate=True, setting=setting, model=model)
 
 
-def rise(**labels: Any) -> Quantity:
+def rise(setting: str, model: str) -> Quantity:
     """The least factor by which the depth needed rises from one kappa to the next."""
-    return along(needed(**labels), "kappa").successive().least()
+    return along(needed(setting, model), "kappa").successive().least()
 
 
-def looped_over_multilayer(
-    quantity: Callable[..., Quantity], looped: str = "looped", multilayer: str = "multilayer", **labels: Any
-) -> Quantity:
-    """A quantity of the looped model over the multilayer one's; with `**BEST` that of the best weights."""
-    return quantity(model=looped, **labels) / quantity(model=multilayer, **labels)
-
-
-def loops_for_layers(**labels: Any) -> Quantity:
+def loops_for_layers(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
     """Loops needed over layers needed, worst over kappa."""
-    return worst(looped_over_multilayer(needed, **labels), over="kappa")
+    return worst(needed(setting, looped) / needed(setting, multilayer), over="kappa")
 
 
-def widest_range(**labels: Any) -> Quantity:
+def widest_range(setting: str, looped: str = "looped", multilayer: str = "multilayer") -> Quantity:
     """Looped over multilayer loss at the largest kappa and depth."""
-    return looped_over_multilayer(last, of="loss", kappa=max, **labels)
+    labels = {"of": "loss", "setting": setting, "kappa": max}
+    return last(model=looped, **labels) / last(model=multilayer, **labels)
 
 
 def more_with_kappa(kind: Kind, what: str, setting: str) -> Claim:
@@ -84,26 +71,28 @@ def more_with_kappa(kind: Kind, what: str, setting: str) -> Claim:
     return claim(
         f"{setting}.more_with_kappa",
         f"The larger kappa, the more {what} are needed for a small loss (Section 5, Figure 1); {setting}.",
-        rise(setting=setting, model=kind) > 1,
-        beside={"with the best weights": rise(setting=setting, model=BEST[kind])},
+        rise(setting, kind) > 1,
+        beside={"with the best weights": rise(setting, BEST[kind])},
     )
 
+
+FIG1_PANELS = Panels(
+    y="loss",
+    axis=log_loss("layers L"),
+    column="setting",
+    colour="kappa",
+    line="κ = {kappa}",
+    reference="best possible",
+    share_y=False,
+    width=3.6,
+)
 
 FIG1A = Study(
     name="gatmiry24.fig1a",
     title="Test loss against layers for three ranges of covariances, multilayer",
     cells=lambda scale: by_depth(scale, ("multilayer",)),
     measure=lambda scale: LossCurves(seeds=2),
-    panels=Panels(
-        y="loss",
-        axis=log_loss("layers L"),
-        column="setting",
-        colour="kappa",
-        line="κ = {kappa}",
-        reference="best possible",
-        share_y=False,
-        width=3.6,
-    ),
+    panels=FIG1_PANELS,
     learned=Learned(of="loss"),
     claims=tuple(more_with_kappa("multilayer", "layers", setting) for setting in SETTINGS),
 )
@@ -114,7 +103,7 @@ FIG1B = replace(
     title="Test loss against loops for three ranges of covariances, looped",
     cells=by_depth,
     panels=replace(
-        FIG1A.panels,
+        FIG1_PANELS,
         axis=log_loss("loops L, or layers"),
         dash="model",
         only={"model": ("looped", "multilayer", BEST["looped"])},
@@ -126,8 +115,8 @@ FIG1B = replace(
             claim(
                 f"{setting}.loops_close",
                 f"The number of loops needed is very close to the number of layers (Figure 1b); {setting}.",
-                loops_for_layers(setting=setting) <= 1.5,
-                beside={"with the best weights": loops_for_layers(setting=setting, **BEST)},
+                loops_for_layers(setting) <= 1.5,
+                beside={"with the best weights": loops_for_layers(setting, **BEST)},
             )
             for setting in SETTINGS
         ),
@@ -135,8 +124,8 @@ FIG1B = replace(
             claim(
                 f"{setting}.competitive",
                 f"L loops are very competitive with L layers even in the most diverse setting (Section 5); {setting}.",
-                widest_range(setting=setting) <= 2,
-                beside={"with the best weights": widest_range(setting=setting, **BEST)},
+                widest_range(setting) <= 2,
+                beside={"with the best weights": widest_range(setting, **BEST)},
             )
             for setting in SETTINGS
         ),
@@ -150,11 +139,6 @@ DEPTH = {"smoke": 2, "cpu": 8, "paper": 8}
 WIDEST = 0.5
 """Half the width of the widest test windows."""
 HALVES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, WIDEST)
-WINDOW_LOSSES = {
-    "smoke": LossCurves(seeds=2, halves=(0.0, 0.25, WIDEST)),
-    "cpu": LossCurves(seeds=3, halves=HALVES),
-    "paper": LossCurves(seeds=3, halves=HALVES),
-}
 
 
 def by_window(scale: str) -> dict[Cell, Models]:
@@ -180,16 +164,18 @@ def growth_ratio(looped: str = "looped", multilayer: str = "multilayer", **label
     return growth(model=multilayer, **labels) / growth(model=looped, **labels)
 
 
-def widest_ratio(**labels: Any) -> Quantity:
+def widest_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
     """Looped over multilayer loss on the widest windows."""
-    return looped_over_multilayer(partial(at, WIDEST, "loss"), **labels)
+    return at(WIDEST, "loss", model=looped, **labels) / at(WIDEST, "loss", model=multilayer, **labels)
 
 
 FIG2 = Study(
     name="gatmiry24.fig2",
     title="Test loss against the width of windows around k training covariances, looped and multilayer",
     cells=by_window,
-    measure=WINDOW_LOSSES.__getitem__,
+    measure=lambda scale: (
+        LossCurves(seeds=2, halves=(0.0, 0.25, WIDEST)) if scale == "smoke" else LossCurves(seeds=3, halves=HALVES)
+    ),
     panels=Panels(
         y="loss",
         axis=log_loss("half-width w", places=False),

@@ -24,7 +24,7 @@ def test_rows_are_tidy():
     table = Table()
     table.add(Cell(b=20), "by_loops", [0.5, 0.25], x=[1, 2], seed=3, low=[0.4, 0.2], high=[0.6, 0.3])
     first = {"b": 20, "seed": 3, "quantity": "by_loops", "x": 1, "value": 0.5, "low": 0.4, "high": 0.6}
-    assert list(table.rows())[0] == first
+    assert next(table.rows()) == first
     assert len(list(table.rows())) == 2
 
 

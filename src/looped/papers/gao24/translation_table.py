@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from torch import Tensor
-
 from looped.evaluation.lines import finish
 from looped.evaluation.translation import bleu, cross_entropies, per_token, translate
 from looped.papers import gao24
@@ -58,13 +56,10 @@ class Translations:
             self._add(table, cell, "bleu", bleu(said, references, level=self.level, resamples=self.resamples))
             table.add(cell, "parameters", model.num_parameters, seed=self.seeds[0])
             table.add(cell, "layers_applied", experiment.model.layers_applied, seed=self.seeds[0])
-        self._add_differences(table, sums, counts)
-        return table
-
-    def _add_differences(self, table: Table, sums: dict[str, Tensor], counts: Tensor) -> None:
         for better, worse in combinations(sums, 2):
             difference = per_token(sums[better] - sums[worse], counts, level=self.level)
             self._add(table, Cell(model=better, minus=worse), "difference", difference)
+        return table
 
     def _add(self, table: Table, cell: Cell, quantity: str, interval: Any) -> None:
         mean, low, high = map(float, interval)

@@ -52,7 +52,6 @@ def _task(data: Any) -> Any:
 
 
 def _optimizer(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`OptimizerConfig` with a `kind` as the class of that kind."""
     kind = data.get("kind", "adam")
     if not isinstance(kind, str) or kind not in OPTIMIZERS:
         return dict(data)

@@ -1,5 +1,6 @@
 """A grid of runs: reused, in order, stopped and continued, equal to each run alone."""
 
+import re
 import signal
 from dataclasses import replace
 
@@ -7,13 +8,15 @@ import pytest
 import torch
 
 from looped.experiment import Adam, Experiment, TrainConfig
+from looped.files import Busy
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
-from looped.training import executors
+from looped.training import grid
 from looped.training.grid import train_grid
 from looped.training.run import Run
 from looped.training.stopping import Interrupted
 from looped.training.trainer import Diverged, train
+from looped.training.trials import Standing
 
 BASE = Experiment(
     name="cell",
@@ -90,25 +93,19 @@ def test_a_stopped_grid_goes_on_and_ends_as_an_unbroken_one(tmp_path):
             assert torch.equal(value, weights(other)[name]), name
 
 
-def test_a_run_that_diverges_takes_no_other_with_it(tmp_path, monkeypatch):
-    def diverge(experiment, seeds, **options):
-        if 1 in seeds:
-            raise Diverged("seed 1 diverged")
-        return together(experiment, seeds, **options)
-
-    def alone(experiment, **options):
-        if experiment.train.seed == 1:
-            raise Diverged("seed 1 diverged")
-        return train(experiment, **options)
-
-    together = executors.train_seeds
-    monkeypatch.setattr(executors, "train_seeds", diverge)
-    monkeypatch.setattr(executors, "train", alone)
-    with pytest.raises(Diverged, match=r"1 of 3 runs diverged\. seed 1"):
+@pytest.mark.parametrize(
+    ("status", "error", "message"),
+    [
+        ("failed", ValueError, "2 of 3 runs failed. why"),
+        ("diverged", Diverged, "2 of 3 runs diverged. why"),
+        ("busy", Busy, "all is trained but what another process trains. why Then run this again."),
+    ],
+)
+def test_what_is_not_trained_in_the_end_is_one_error(tmp_path, monkeypatch, status, error, message):
+    stands = [Standing(status="finished"), *[Standing(status=status, message="why")] * 2]
+    monkeypatch.setattr(grid, "sweep", lambda trials, executor, tell: stands)
+    with pytest.raises(error, match=re.escape(message)):
         train_grid([cell(seed=0), cell(seed=1), cell(2)], out=tmp_path)
-    monkeypatch.undo()
-    assert train_grid([cell(seed=0)], out=tmp_path)[0].latest().finished
-    assert sum(path.name.startswith("step-00000006") for path in tmp_path.rglob("*.safetensors")) == 2
 
 
 def test_no_experiments_are_no_runs(tmp_path):

@@ -409,7 +409,7 @@ def test_each_worker_gets_the_gpu_with_the_fewest(monkeypatch):
     pool = Processes(Executor(kind="processes", device="cuda", workers=3))
     taken = []
     for _ in range(3):
-        taken.append(pool._visible())
+        taken.append(pool._gpu_with_fewest_workers())
         pool.idle.append(type("Worker", (), {"gpu": taken[-1]})())
     assert taken == ["4", "7", "4"]
 

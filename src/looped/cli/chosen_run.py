@@ -36,7 +36,7 @@ class ChosenRun:
 
     def model(self, device: str) -> LoopedModel:
         """The model on a device, with the last weights or the best ones."""
-        if self.best and not self.run.comparable:
+        if self.best and not self.run.by_loss(self.run.steps):
             raise ValueError(f"`--best` needs checkpoints with a logged loss; {self.run.path} has none. Leave it out.")
         return self.run.model(pick_device(device), best=self.best)
 

@@ -20,12 +20,8 @@ class MuonOptimizer(torch.optim.Optimizer):
         B <- beta B + G;  W <- W - lr sqrt(max(1, rows/cols)) orthogonal(G + beta B)
 
     Batched over matrices and over a leading axis of models; the learning rate may be a tensor. `split` cuts a
-    parameter's rows into that many matrices first: q, k and v are orthogonalised separately. The tests compare it with
-    torch's own Muon.
-
-    The iteration runs in the weights' precision, or in `dtype`: in bfloat16, which torch's own uses, it is several
-    times as fast on a GPU. It only has to bring singular values near 1, and small ones end elsewhere than in float32:
-    for yang24's gradients the update differs by 4 to 17 percent (docs/log.md).
+    parameter's rows into that many matrices first: q, k and v are orthogonalised separately. In bfloat16 (`dtype`)
+    the iteration is several times as fast on a GPU, and the update differs by 4 to 17 percent (docs/log.md).
     """
 
     momentum = 0.95

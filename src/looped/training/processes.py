@@ -34,7 +34,7 @@ class Processes(Pool):
 
     def submit(self, key: int, job: Job) -> None:
         """Hand a job to an idle worker, or to a new one."""
-        worker = self.idle.pop() if self.idle else _Process(self.threads, self._visible(), self.news)
+        worker = self.idle.pop() if self.idle else _Process(self.threads, self._gpu_with_fewest_workers(), self.news)
         self.busy[worker] = key
         worker.send(json.dumps(job))
 
@@ -68,8 +68,7 @@ class Processes(Pool):
         for worker in [*self.idle, *self.busy]:
             worker.close()
 
-    def _visible(self) -> str | None:
-        """The GPU of the next worker: the one with the fewest workers."""
+    def _gpu_with_fewest_workers(self) -> str | None:
         if not self.gpu:
             return None
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -112,7 +111,6 @@ class _Process:
             self.process.stdin.flush()
 
     def last_words(self) -> str:
-        """A sentence that says how it ended."""
         code = self.process.wait()
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         error = f": {self.errors[-1]}" if self.errors else ""
@@ -149,5 +147,4 @@ class _Process:
 
 
 def _cores() -> int:
-    """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

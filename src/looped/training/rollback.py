@@ -127,7 +127,6 @@ class RollbackAdam:
 
 
 def _copy_where(models: Bool[Tensor, " models"], source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
-    """Copy these models' tensors from `source` to `target`."""
     for new, old in zip(source, target, strict=True):
         old.copy_(torch.where(_along(models, old), new, old))
 

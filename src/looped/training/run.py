@@ -76,11 +76,6 @@ class Run(Folder):
         """How to continue the training, for messages."""
         return f"{super().resume}, or: looped train --resume {self.path}"
 
-    @property
-    def comparable(self) -> bool:
-        """Whether its checkpoints have logged losses to compare, so that there is a best one."""
-        return bool(self.by_loss(self.steps))
-
     def best(self) -> Checkpoint | None:
         """The whole checkpoint of the lowest logged loss; where none can be judged, the last one."""
         for step in self.by_loss(self.steps):
@@ -138,7 +133,6 @@ class Run(Folder):
             write_bytes(file, b"".join(self._lines_up_to(step)))
 
     def _lines_up_to(self, step: int) -> list[bytes]:
-        """The whole lines of the metrics up to `step`, as they are written."""
         lines: list[bytes] = []
         for line in self._lines():
             with contextlib.suppress(ValueError):
@@ -147,10 +141,9 @@ class Run(Folder):
         return lines
 
     def _lines(self) -> list[bytes]:
-        """The lines of the metrics, without a last one that a kill cut short."""
         file = self.path / "metrics.jsonl"
         lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
-        return [line for line in lines if line.endswith(b"\n")]
+        return [line for line in lines if line.endswith(b"\n")]  # a kill may have cut the last one short
 
     def by_loss(self, steps: Sequence[int]) -> list[int]:
         """Those of these checkpoints that can be compared, the lowest logged loss first.

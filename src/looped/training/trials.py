@@ -186,7 +186,6 @@ def read_file(path: Path) -> dict[str, Any]:
 
 
 def _settings(name: str, values: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """One dict of fields for every value of an axis."""
     if isinstance(values, (str, Mapping)) or not values:
         raise ValueError(f"`{name}` needs a list of one or more values; got {values!r}.")
     names = [part.strip() for part in name.split(",")]

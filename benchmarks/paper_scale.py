@@ -1,27 +1,24 @@
 """Train named experiments at the paper's scale on one GPU, and bring them home as small run folders.
 
-    python benchmarks/paper_scale.py train --queue FILE --runs DIR --minutes 9     trains what the queue names
-    python benchmarks/paper_scale.py pack --runs DIR --out OUT                     archives of what is finished
-    python benchmarks/paper_scale.py unpack --out OUT --home DIR                   run folders out of the archives
-    python benchmarks/paper_scale.py table --runs DIR                              what is finished, a line each
-    python benchmarks/paper_scale.py measure --out FILE                            trainings side by side, or stacked
-    python benchmarks/paper_scale.py list                                          the experiments' names
+    python benchmarks/paper_scale.py list
+    python benchmarks/paper_scale.py train --queue FILE --runs DIR --minutes 9
+    python benchmarks/paper_scale.py table --runs DIR
+    python benchmarks/paper_scale.py pack --runs DIR --out OUT
+    python benchmarks/paper_scale.py unpack --out OUT --home DIR
 
 A queue is a text file with one training a line: `gao24.regression 0`, or `gao24.regression 0 1 2` for three seeds as
 one stack of models. It is read again before every training, so it may change meanwhile. Several `train` processes may
-share a queue: each training has one of them. A training that is stopped by the minutes is saved, and goes on when the
-same command is given again; a finished one is never trained again.
+share a queue; every training runs in only one of them (`benchmarks/side_by_side.py` measures whether that is faster). A
+training that the minutes stop is saved, and goes on when the same command runs again. A finished one never runs again.
 
-`pack` writes the averaged weights, the config, the metrics, the provenance and the errors on 1280 prompts, in pieces of
-one archive; models of more than `HALF_FROM` parameters travel as float16. `--scale smoke --device cpu` rehearses it.
+`pack` writes averaged weights, config, metrics, provenance and the errors on 1280 prompts as one archive in pieces.
+Large models travel as float16. `--scale smoke --device cpu` rehearses all of it without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
-import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -34,13 +31,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from looped.evaluation.curves import Evaluation, evaluate
+from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment
-from looped.files import write_json
+from looped.files import finite, read_json, write_json
 from looped.functional.schedules import Ramp, RandomDepth, Trapezoid
 from looped.papers import gao24, yang24
 from looped.papers.gao24.variants import three
@@ -49,13 +45,14 @@ from looped.papers.yang24.trainings import PAPER, training
 from looped.tasks.task import SequenceTask
 from looped.training.run import Checkpoint, Run
 from looped.training.stopping import Interrupted
-from looped.training.trainer import Trainer, train, train_seeds
+from looped.training.trainer import train_seeds
 
 STEPS = {"regression": 7000, "autoregression": 6000, "chain_of_thought": 4000}
 """Steps of gao24's Figure 2, the same for the three models of a task."""
 CELL_STEPS = 8000
 """Steps of every cell of yang24's Figure 4."""
 PROMPTS, PROMPT_SEED = 1280, 1
+ROUNDED = "b, weights rounded to float16"
 FAR = {"yang24.tree": 200, "gao24.regression": 200, "gao24.autoregression": 200, "gao24.chain": 200}
 """Most loops that are judged; 500 for the others."""
 HALF_FROM = 4_000_000
@@ -64,7 +61,7 @@ PIECE, MOST = 15 * 2**20, 60 * 2**20
 """Bytes of one file of an archive, and of all of them."""
 
 
-def experiments(scale: str) -> dict[str, Experiment]:
+def experiments(scale: yang24.Scale) -> dict[str, Experiment]:
     """All experiments by name."""
     listed = [*figure_2(scale), *trees(scale), yang24.tied(scale), *figure_4(scale)]
     if scale == "smoke":
@@ -72,7 +69,7 @@ def experiments(scale: str) -> dict[str, Experiment]:
     return {experiment.name: experiment for experiment in listed}
 
 
-def figure_2(scale: str) -> Iterator[Experiment]:
+def figure_2(scale: yang24.Scale) -> Iterator[Experiment]:
     """gao24's three models on its three tasks, with yang24's optimiser, averaging and precision."""
     for task, steps in STEPS.items():
         base = getattr(gao24, task)(scale)
@@ -83,7 +80,7 @@ def figure_2(scale: str) -> Iterator[Experiment]:
         yield from three(base, 12 if scale == "paper" else 2).values()
 
 
-def trees(scale: str) -> Iterator[Experiment]:
+def trees(scale: yang24.Scale) -> Iterator[Experiment]:
     """Decision trees in two stages: few loops from nothing, then b = 70 from there; later pairs weigh more in both."""
     base = yang24.tree(scale)
     first, longer = replace(base, name="yang24.tree_first"), replace(base, name="yang24.tree_longer")
@@ -100,7 +97,7 @@ def trees(scale: str) -> Iterator[Experiment]:
     yield training(longer, start=first.folder if scale == "paper" else None)
 
 
-def figure_4(scale: str) -> Iterator[Experiment]:
+def figure_4(scale: yang24.Scale) -> Iterator[Experiment]:
     """Cells (b, T) of linear regression, all by one recipe; the loops climb from T to b as in the paper."""
     for b in (12, 20, 30, 40, 50) if scale == "paper" else (4,):
         for window in (5, 10, 15) if scale == "paper" else (2,):
@@ -112,55 +109,62 @@ def figure_4(scale: str) -> Iterator[Experiment]:
 
 def train_queue(options: argparse.Namespace) -> int:
     """Train what the queue names and no other process trains, until nothing is left or the minutes are over."""
+    if not options.queue.exists():
+        raise SystemExit(f"there is no queue {options.queue}. Write one: a name and its seeds on every line.")
     deadline = time.monotonic() + 60 * options.minutes
-    known = experiments(options.scale)
     options.runs.mkdir(parents=True, exist_ok=True)
-    # the trainer saves on SIGTERM, and raises `Interrupted`
+    # on SIGTERM the trainer saves and raises `Interrupted`
     timer = threading.Timer(60 * options.minutes, os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     while time.monotonic() < deadline:
-        for line in options.queue.read_text().splitlines():
-            name, *seeds = line.split()
-            label = "-".join((name, *seeds))
-            ended = any((options.runs / f"{label}.{how}").exists() for how in ("done", "failed"))
-            if ended or name not in known:
-                continue
-            members = [training(known[name], seed=int(seed)) for seed in seeds]
-            start = members[0].train.start  # pyright: ignore[reportOptionalMemberAccess]
-            if start is not None and not finished(options.runs / start):
-                continue
-            with claimed(options.runs / f"{label}.lock") as free:
-                if not free:
-                    continue
-                print(f"{time.strftime('%X')} training {label}", flush=True)
-                try:
-                    began = time.monotonic()
-                    settings = {"out": options.runs, "device": options.device}
-                    alone = len(members) == 1
-                    runs = (
-                        [train(members[0], **settings)]
-                        if alone
-                        else train_seeds(known[name], [int(seed) for seed in seeds], **settings)
-                    )
-                    for run in runs:
-                        judge(run, options)
-                    options.runs.joinpath(f"{label}.done").touch()
-                    print(f"{time.strftime('%X')} done {label}: {time.monotonic() - began:.1f} s", flush=True)
-                except Interrupted as stopped:
-                    print(stopped, flush=True)
-                    return 0
-                except Exception:
-                    options.runs.joinpath(f"{label}.failed").write_text(traceback.format_exc())
-                    traceback.print_exc()
-                    return 1  # a CUDA error spoils the process: whoever started it starts it again
-            break
-        else:
-            if not options.wait:
-                return 0
+        status = next((status for line in queued(options) if (status := train_line(line, options)) is not None), None)
+        if status == "failed":
+            return 1  # a CUDA error spoils the process: its caller starts it again
+        if status == "stopped" or (status is None and not options.wait):
+            return 0
+        if status is None:
             time.sleep(1)
     return 0
+
+
+def queued(options: argparse.Namespace) -> list[list[str]]:
+    """The lines of the queue whose experiments are known: a name, then seeds."""
+    known = experiments(options.scale)
+    lines = [line.split() for line in options.queue.read_text().splitlines()]
+    return [line for line in lines if len(line) > 1 and line[0] in known]
+
+
+def train_line(line: list[str], options: argparse.Namespace) -> str | None:
+    """Train and judge one line of the queue: "done", "stopped", "failed", or None where there is nothing to do."""
+    name, *seeds = line
+    label = "-".join(line)
+    experiment = experiments(options.scale)[name]
+    assert experiment.train is not None
+    ended = any((options.runs / f"{label}.{status}").exists() for status in ("done", "failed"))
+    start = experiment.train.start
+    if ended or (start is not None and not finished(options.runs / start)):
+        return None
+    with claimed(options.runs / f"{label}.lock") as free:
+        if not free:
+            return None
+        print(f"{time.strftime('%X')} training {label}", flush=True)
+        began = time.monotonic()
+        try:
+            runs = train_seeds(experiment, [int(seed) for seed in seeds], out=options.runs, device=options.device)
+            for run in runs:
+                judge(run, options)
+        except Interrupted as error:
+            print(error, flush=True)
+            return "stopped"
+        except Exception:
+            (options.runs / f"{label}.failed").write_text(traceback.format_exc())
+            traceback.print_exc()
+            return "failed"
+        (options.runs / f"{label}.done").touch()
+        print(f"{time.strftime('%X')} done {label}: {time.monotonic() - began:.1f} s", flush=True)
+        return "done"
 
 
 @contextmanager
@@ -193,13 +197,13 @@ def judge(run: Run, options: argparse.Namespace) -> None:
     model = run.model(options.device)
     given = {"points": train_config.points, "prompts": options.prompts, "seed": PROMPT_SEED, "baselines": {}}
     began = time.monotonic()
-    judged: dict[str, Any] = {"b": evaluate(model, run.experiment.task, loops=b, max_loops=far, **given)}
+    judged = {"b": evaluate(model, run.experiment.task, loops=b, max_loops=far, **given)}
     weights = checkpoint.part("average") or checkpoint.part("model")
     halved = sum(value.numel() for value in weights.values()) > options.half_from
     if halved:
         weights = {name: value.half() for name, value in weights.items()}
         model.load_state_dict({name: value.float() for name, value in weights.items()})
-        judged["b, weights rounded to float16"] = evaluate(model, run.experiment.task, loops=b, max_loops=b, **given)
+        judged[ROUNDED] = evaluate(model, run.experiment.task, loops=b, max_loops=b, **given)
     if far > b and run.experiment.name.startswith("yang24"):
         judged["far"] = evaluate(model, run.experiment.task, loops=far, max_loops=far, **given)
     origin = {**run.provenance(), "side_by_side": options.beside, "judge_seconds": round(time.monotonic() - began, 2)}
@@ -210,24 +214,8 @@ def judge(run: Run, options: argparse.Namespace) -> None:
     tensors = {f"average/{name}": value for name, value in weights.items()}
     small.save(Checkpoint(checkpoint.step, finished=True, tensors=tensors))
     write_json(small.path / "provenance.json", {**origin, "weights": "average alone"})
-    write_json(small.path / "evaluation.json", {name: shortened(found) for name, found in judged.items()})
+    write_json(small.path / "evaluation.json", finite({name: curves.to_data() for name, curves in judged.items()}))
     os.rename(small.path, target)
-
-
-def shortened(found: Evaluation) -> dict[str, Any]:
-    """An evaluation as data, its numbers to six digits."""
-
-    def rounded(data: Any) -> Any:
-        if isinstance(data, dict):
-            return {key: rounded(value) for key, value in data.items()}
-        if isinstance(data, list):
-            return [rounded(value) for value in data]
-        # strings where JSON has no number
-        return float(f"{data:.6g}") if isinstance(data, float) and abs(data) < float("inf") else (
-            str(data) if isinstance(data, float) else data
-        )  # fmt: skip
-
-    return rounded(found.to_data())
 
 
 def folders(path: Path) -> list[Path]:
@@ -235,51 +223,30 @@ def folders(path: Path) -> list[Path]:
     return sorted(file.parent for file in path.glob("*/config.json") if not file.parent.name.startswith("."))
 
 
-def line_of(path: Path) -> dict[str, Any]:
-    """The facts of a small run folder for the table."""
-    run = Run.open(path)
-    train_config = run.experiment.train
-    assert train_config is not None
-    last = run.metrics()[-1]
-    judged, origin = json.loads((path / "evaluation.json").read_text()), run.provenance()
-    [near], by_loops = judged["b"]["by_examples"], judged["b"]["by_loops"]
-    b = run.experiment.model.loops
-    rounded = judged.get("b, weights rounded to float16")
-    return {
-        "run": path.name,
-        "seed": train_config.seed,
-        "steps": train_config.steps,
-        "batch": train_config.batch,
-        "seconds": round(origin["train_seconds"], 1),
-        "stack": origin.get("models_in_one_batch", 1),
-        "loss": last["loss"],
-        "error": last["error"],
-        "at_b": by_loops["mean"][b - 1],
-        "low": by_loops["low"][b - 1],
-        "high": by_loops["high"][b - 1],
-        "mean_over_points": sum(near["mean"]) / len(near["mean"]),
-        "rounded": None if rounded is None else rounded["by_loops"]["mean"][b - 1],
-        "far_loops": by_loops["x"][-1],
-        "far": by_loops["mean"][-1],
-    }
-
-
 def table(folder: Path) -> str:
-    """What is finished, a line each."""
-    head = (
-        "run | seed | steps x batch | seconds (stack of) | last logged loss, error | at b [90%] | mean over points | "
-        "as float16 | after loops"
-    )
-    lines = [head]
+    """What is finished, one line each; an error is that of the last pair, or of all tokens of a sequence."""
+    names = "run", "seed", "steps x batch", "seconds", "logged loss, error", "at b [90%]", "mean", "as float16", "far"
+    lines = [" | ".join(names), " | ".join("---" for _ in names)]
     for path in folders(folder):
-        one = line_of(path)
-        rounded = "-" if one["rounded"] is None else f"{one['rounded']:.4g}"
-        far = f"{one['far']:.4g}" if isinstance(one["far"], float) else one["far"]
-        lines.append(
-            f"{one['run']} | {one['seed']} | {one['steps']} x {one['batch']} | {one['seconds']} ({one['stack']}) | "
-            f"{one['loss']:.4g}, {one['error']:.4g} | {one['at_b']:.4g} [{one['low']:.4g}, {one['high']:.4g}] | "
-            f"{one['mean_over_points']:.4g} | {rounded} | {one['far_loops']}: {far}"
+        run = Run.open(path)
+        train_config, b, last = run.experiment.train, run.experiment.model.loops, run.metrics()[-1]
+        assert train_config is not None
+        judged = read_json(path / "evaluation.json")
+        [near], by_loops = judged["b"]["by_examples"], judged["b"]["by_loops"]
+        at_b, low, high = (by_loops[key][b - 1] for key in ("mean", "low", "high"))
+        rounded = judged.get(ROUNDED)
+        cells = (
+            path.name,
+            str(train_config.seed),
+            f"{train_config.steps} x {train_config.batch}",
+            f"{run.provenance()['train_seconds']:.0f}",
+            f"{last['loss']:.4g}, {last['error']:.4g}",
+            f"{at_b:.4g} [{low:.4g}, {high:.4g}]",
+            f"{sum(near['mean']) / len(near['mean']):.4g}",
+            f"{rounded['by_loops']['mean'][b - 1]:.4g}" if rounded else "-",
+            f"{by_loops['mean'][-1]:.4g} after {by_loops['x'][-1]}" if b > 1 else "-",
         )
+        lines.append(" | ".join(cells))
     return "\n".join(lines)
 
 
@@ -304,11 +271,11 @@ def pack(options: argparse.Namespace) -> None:
             tar.add(path, path.name)
         for path in sorted(options.runs.glob("*-*/checkpoints")) if options.unfinished else []:
             files = sorted(path.glob("*.safetensors"))
-            done = (options.runs / "small" / path.parent.name).exists() or not files
-            if not done and files[-1].stat().st_size <= room:
+            under_way = files and not (options.runs / "small" / path.parent.name).exists()
+            if under_way and files[-1].stat().st_size <= room:
                 room -= files[-1].stat().st_size
-                for file in (files[-1], path.parent / "config.json", path.parent / "metrics.jsonl",
-                             path.parent / "provenance.json"):  # fmt: skip
+                beside = [path.parent / name for name in ("config.json", "metrics.jsonl", "provenance.json")]
+                for file in (files[-1], *beside):
                     tar.add(file, f"unfinished/{file.relative_to(options.runs)}")
     content = archive.read_bytes()
     for index in range(0, len(content), PIECE):
@@ -336,80 +303,9 @@ def unpack(options: argparse.Namespace) -> None:
             write_json(path / "provenance.json", origin)
 
 
-def measure(options: argparse.Namespace) -> None:
-    """Steps a second of trainings alone, side by side in processes of their own, and as one stack of three seeds."""
-    context = multiprocessing.get_context("spawn")
-    jobs = {
-        **{f"ar{seed}": ("gao24.autoregression", [seed]) for seed in range(3)},
-        "stack": ("gao24.autoregression", [0, 1, 2]),
-        "tree": ("yang24.tree_first", [0]),
-    }
-    pipes: dict[str, Any] = {}
-    for label, (name, seeds) in jobs.items():
-        ours, theirs = context.Pipe()
-        given = (theirs, name, seeds, options.scale, options.device, str(options.out) + f".{label}")
-        context.Process(target=measured, args=given, daemon=True).start()
-        theirs.close()
-        pipes[label] = ours
-    found: dict[str, Any] = {label: pipe.recv() for label, pipe in pipes.items()}  # seconds to warm up, or an error
-    print("warm after", found, flush=True)
-    together = (["ar0"], ["ar0", "ar1"], ["ar0", "ar1", "ar2"], ["stack"], ["tree"], ["tree", "ar0"],
-                ["tree", "ar0", "ar1"])  # fmt: skip
-    rates: dict[str, Any] = {}
-    for labels in together:
-        if any(isinstance(found[label], str) for label in labels):
-            continue
-        for label in labels:
-            pipes[label].send(options.seconds)
-        rates["+".join(labels)] = {label: round(pipes[label].recv(), 1) for label in labels}
-        print("+".join(labels), "steps a second:", rates["+".join(labels)], flush=True)
-    for pipe in pipes.values():
-        with suppress(OSError):
-            pipe.send(None)
-    alone = rates["ar0"]["ar0"]
-    two, three_, stack = (
-        sum(rates[label].values()) / alone for label in ("ar0+ar1", "ar0+ar1+ar2", "stack")
-    )  # fmt: skip
-    workers = 3 if three_ >= 1.25 and three_ >= 1.1 * two else 2 if two >= 1.15 else 1
-    print(f"two at once {two:.2f}, three {three_:.2f}, a stack of three {3 * stack:.2f} times one: {workers} workers")
-    options.out.write_text(str(workers))
-
-
-def measured(pipe: Any, name: str, seeds: list[int], scale: str, device: str, folder: str) -> None:
-    """A training that steps for as many seconds as it is told; runs in a process of its own."""
-    began = time.monotonic()
-    try:
-        members = [training(experiments(scale)[name], seed=seed) for seed in seeds]
-        runs = [Run.create(Path(folder) / member.folder, member) for member in members]
-        trainer = Trainer(runs, torch.device(device))
-        last = trainer.config.steps
-        done = 0
-
-        def steps(count: int) -> None:
-            nonlocal done
-            for _ in range(count):
-                # the end of the training: all points and dims
-                trainer.step(last - 1 - done % (last // 4 or 1))
-                done += 1
-            if device == "cuda":
-                torch.cuda.synchronize()
-
-        steps(12)
-        pipe.send(time.monotonic() - began)
-    except Exception as error:
-        pipe.send(repr(error))
-        return
-    while (seconds := pipe.recv()) is not None:
-        count, until, first = 0, time.monotonic() + seconds, time.monotonic()
-        while time.monotonic() < until:
-            steps(10)
-            count += 10
-        pipe.send(count / (time.monotonic() - first))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("train", "pack", "unpack", "table", "measure", "list"))
+    parser.add_argument("what", choices=("list", "train", "table", "pack", "unpack"))
     parser.add_argument("--queue", type=Path)
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--out", type=Path)
@@ -420,18 +316,17 @@ def main() -> int:
     parser.add_argument("--beside", type=int, default=1, help="trainings on the card at once, for the provenance")
     parser.add_argument("--prompts", type=int, default=PROMPTS)
     parser.add_argument("--half-from", type=int, default=HALF_FROM)
-    parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--scale", default="paper", choices=("paper", "smoke"))
     parser.add_argument("--device", default="cuda")
     options = parser.parse_args()
     if options.what == "list":
-        print("\n".join(f"{name} {one.folder}" for name, one in experiments(options.scale).items()))
+        print("\n".join(f"{name} {experiment.folder}" for name, experiment in experiments(options.scale).items()))
     elif options.what == "train":
         return train_queue(options)
     elif options.what == "table":
         print(table(options.home or options.runs / "small"))
     else:
-        {"pack": pack, "unpack": unpack, "measure": measure}[options.what](options)
+        {"pack": pack, "unpack": unpack}[options.what](options)
     return 0
 
 

@@ -10,8 +10,7 @@ import importlib
 import json
 import pkgutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,8 @@ from looped.training.provenance import provenance
 
 FORMAT = 2
 """Version of a result file; version 1 held nested data of every figure's own."""
+SAVE_EVERY_S = 5.0
+"""How often the seconds spent on a study are saved."""
 DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
 """Errors that judging or drawing raises when the numbers have another form."""
 
@@ -123,10 +124,11 @@ def reproduce(
     source, content = next(hits, (path, {}))
     measured = not content
     if measured:
-        context = Context(scale=scale, device=torch.device(device), progress=progress, runs=runs)
-        with stopwatch(runs / f".{study.name}.{scale}-{key}.seconds.json") as seconds:
-            table = study.measure(scale)(study.cells(scale), context)
-        origin = {**provenance(device), "seconds": round(seconds(), 2)}
+        watch = Stopwatch(runs / f".{study.name}.{scale}-{key}.seconds.json")
+        context = Context(scale=scale, device=torch.device(device), progress=watch.saving(progress), runs=runs)
+        table = study.measure(scale)(study.cells(scale), context)
+        origin = {**provenance(device), "seconds": round(watch.seconds(), 2)}
+        watch.path.unlink(missing_ok=True)
         origin |= {"trainings": context.trainings} if context.trainings else {}
         # through JSON and back, so that a fresh result and a kept one are the same thing
         content = json.loads(json.dumps({"provenance": origin, "table": table.to_data()}, allow_nan=False))
@@ -159,22 +161,28 @@ def _judged(study: Study, scale: str, content: dict[str, Any], path: Path, **abo
     return Result(study=study, scale=scale, table=table, claims=claims, provenance=origin, path=path, **about)
 
 
-@contextmanager
-def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
-    """Seconds spent in the block, together with those of earlier attempts that were interrupted."""
-    started = time.monotonic()
-    earlier = float(read_json(path)["seconds"]) if path.is_file() else 0.0
+class Stopwatch:
+    """Seconds spent on a study; those of attempts that were interrupted or killed are read from a file."""
 
-    def seconds() -> float:
-        return earlier + time.monotonic() - started
+    def __init__(self, path: Path):
+        self.path = path
+        self.earlier = float(read_json(path)["seconds"]) if path.is_file() else 0.0
+        self.started = self.saved = time.monotonic()
 
-    try:
-        yield seconds
-    except BaseException as error:
-        if path.parent.is_dir() and not isinstance(error, ValueError):  # what is refused has taken no time
-            write_json(path, {"seconds": seconds()})
-        raise
-    path.unlink(missing_ok=True)
+    def seconds(self) -> float:
+        """Over all attempts."""
+        return self.earlier + time.monotonic() - self.started
+
+    def saving(self, progress: Callable[[str, float], None]) -> Callable[[str, float], None]:
+        """The same progress, which also saves the seconds now and then."""
+
+        def report(what: str, share: float) -> None:
+            if time.monotonic() - self.saved > SAVE_EVERY_S and self.path.parent.is_dir():
+                write_json(self.path, {"seconds": self.seconds()})
+                self.saved = time.monotonic()
+            progress(what, share)
+
+        return report
 
 
 def _read(path: Path, *, again: bool) -> dict[str, Any]:
@@ -184,8 +192,8 @@ def _read(path: Path, *, again: bool) -> dict[str, Any]:
         raise damaged(path, "it holds no object")
     if content and content.get("format", 1) != FORMAT:
         raise ValueError(
-            f"{path} was written by another version of looped. Convert it with `python tools/carry_over.py {path}`, "
-            "or measure it anew with `--again`."
+            f"{path} was written by another version of looped. Convert it with `python tools/carry_results.py "
+            f"{path.parent}`, or measure it anew with `--again`."
         )
     return content
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
+from statistics import fmean
 from typing import Any, Literal
 
 from looped.studies.checks import Check
@@ -100,22 +101,15 @@ class Learned:
 
     def obstacle(self, table: Table, leaves: Sequence[Curve]) -> str:
         """Why none of the models behind these leaves has learned; empty where one has, or where none was trained."""
-        cells = {}
-        for leaf in leaves:
-            for series in table:
-                fits = all(value in (min, max) or series.cell.get(key) == value for key, value in leaf.labels.items())
-                if fits and series.seed is not None and series.quantity == self.of:
-                    cells.setdefault(series.cell, []).append(self._error(series))
-        if not cells:
+        by_cell: dict[Cell, list[float]] = {}
+        for series in table.where(self.of):
+            if series.seed is not None and any(leaf.can_read(series.cell) for leaf in leaves):
+                by_cell.setdefault(series.cell, []).append(self._error(series))
+        lacking = [(fmean(errors), self._needed(table, cell), cell) for cell, errors in by_cell.items()]
+        if not lacking or any(error <= needed for error, needed, _ in lacking):
             return ""
-        needed = {cell: self._needed(table, cell) for cell in cells}
-        errors = {cell: sum(values) / len(values) for cell, values in cells.items()}
-        if any(errors[cell] <= needed[cell] for cell in cells):
-            return ""
-        nearest = min(cells, key=lambda cell: errors[cell] - needed[cell])
-        return (
-            f"no model has learned: the best ({nearest}) has error {errors[nearest]:.3g}, needed {needed[nearest]:.3g}"
-        )
+        error, needed, nearest = min(lacking, key=lambda entry: entry[0] - entry[1])
+        return f"no model has learned: the best ({nearest}) has error {error:.3g}, needed {needed:.3g}"
 
     def _needed(self, table: Table, cell: Cell) -> float:
         zero = self._number(table, cell, self.zero)

@@ -200,6 +200,10 @@ class Curve(Quantity):
             raise ValueError(f"`{self}` means {len(cells)} cells ({cells[0]}; {cells[1]}; ...). Give more labels.")
         return cells[0]
 
+    def can_read(self, cell: Cell) -> bool:
+        """Whether a cell has its labels, whatever is largest or smallest."""
+        return all(value in (min, max) or cell.get(name) == value for name, value in self.labels.items())
+
     def read(self, table: Table, bound: Labels = ANY) -> Readings:
         """Its values by place."""
         cell = self.cell(table, bound)

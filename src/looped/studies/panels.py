@@ -114,7 +114,9 @@ def draw(figure: Any, table: Table, groups: Sequence[Panels]) -> None:
 
 
 def _shown(table: Table, panels: Panels) -> Table:
-    return Table(series for series in table.where(panels.y) if _chosen(series.cell, panels.only))
+    only = {name: value if isinstance(value, tuple) else (value,) for name, value in panels.only.items()}
+    chosen = table.where(panels.y)
+    return Table(series for series in chosen if all(series.cell.get(name) in values for name, values in only.items()))
 
 
 def _grid(table: Table, panels: Panels) -> list[list[tuple[str, Table]]]:
@@ -128,10 +130,6 @@ def _grid(table: Table, panels: Panels) -> list[list[tuple[str, Table]]]:
         width = panels.wrap or len(line)
         rows += [line[start : start + width] for start in range(0, len(line), width)]
     return rows
-
-
-def _chosen(cell: Cell, only: Mapping[str, Any]) -> bool:
-    return all(cell.get(name) in (value if isinstance(value, tuple) else (value,)) for name, value in only.items())
 
 
 def _values(table: Table, label: str | None) -> list[Label | None]:
@@ -179,7 +177,10 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
             x = everything.where("layers_applied", **cell).series[0].value
             style |= {"marker": "s", "markersize": 4, "linestyle": ""}
         seeds_line(ax, colour, x, [_finite(series.value) for series in members], label, **style)
-        _interval_band(ax, colour, members)
+        low, high = members[0].low, members[0].high
+        if len(members) == 1 and low is not None and high is not None:  # of a lone seed the interval over prompts
+            band = {"color": f"C{colour % 6}", "alpha": 0.17, "linewidth": 0}
+            ax.fill_between(members[0].x, _finite(low), _finite(high), **band)
         if panels.mark_trained:
             loops = everything.where("trained_loops", **cell).series[0].value[0]
             ax.axvline(loops, color=f"C{colour % 6}", linestyle=(0, (2, 2)), linewidth=0.8, alpha=0.7)
@@ -203,14 +204,6 @@ def _line_text(panels: Panels, template: str, cell: Cell) -> str:
     hidden = {panels.column, panels.row, *panels.only}
     shown = {name: value for name, value in cell.items() if name not in hidden}
     return ", ".join(value if isinstance(value, str) else f"{name} = {text(value)}" for name, value in shown.items())
-
-
-def _interval_band(ax: Any, colour: int, members: Sequence[Series]) -> None:
-    """Of a lone seed the interval over prompts."""
-    first = members[0]
-    if len(members) == 1 and first.low is not None and first.high is not None:
-        style = {"color": f"C{colour % 6}", "alpha": 0.17, "linewidth": 0}
-        ax.fill_between(first.x, _finite(first.low), _finite(first.high), **style)
 
 
 def _finish_axes(ax: Any, axis: Axis, panels: Panels, runs: Mapping[Cell, Sequence[Series]]) -> None:

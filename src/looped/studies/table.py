@@ -135,12 +135,6 @@ class Table:
         values = list(dict.fromkeys(cell[name] for cell in self.cells() if name in cell))
         return values if any(isinstance(value, str) for value in values) else sorted(values)
 
-    def by_seed(self, at: X | str) -> dict[int | None, float]:
-        """The value at one place of the axis, or at its `"last"` one, for each seed; the table must hold one curve."""
-        if len({(series.cell, series.quantity) for series in self.series}) != 1:
-            raise ValueError(f"`by_seed` reads one curve; this table has {len(self.cells())} cells. Narrow it down.")
-        return {series.seed: series.value[-1 if isinstance(at, str) else series.x.index(at)] for series in self.series}
-
     def rows(self) -> Iterator[dict[str, Any]]:
         """Tidy rows, one for each number: `pandas.DataFrame(table.rows())`."""
         for series in self.series:

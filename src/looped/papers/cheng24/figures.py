@@ -36,6 +36,7 @@ DEPTHS = {"smoke": (1, 6), "cpu": (1, 3, 6), "paper": (1, 2, 3, 4, 6, 8)}
 FIXED_N = (14, 6)
 FIXED_DEPTH = {"smoke": 2, "cpu": 3, "paper": 3}
 MATRIX_EXAMPLES = {"smoke": 6, "cpu": 14, "paper": 30}
+ITEM_1, LARGEST_DEPTH = "Section 3.3, item 1", "at the largest depth, Figure 2; Proposition 3.4"
 TIE = 1.02
 """A loss counts as the best when it is at most this many times the best of the others."""
 CLOSE = 0.1
@@ -140,9 +141,7 @@ def over_best_other(kind: str, h: str, among: Sequence[str] = KINDS) -> Quantity
 
 def matching(kind: str, where: str, ratio: Quantity) -> Claim:
     """The claim that the matching h has the best loss at the end of the axis."""
-    statement = (
-        f"Leaving softmax aside, the best loss on {kind} data is that of h = {kind} (Section 3.3, item 1, {where})."
-    )
+    statement = f"Leaving softmax aside, the best loss on {kind} data is that of h = {kind} ({ITEM_1}, {where})."
     return claim(f"matching_{kind}", statement, ratio <= TIE)
 
 
@@ -198,14 +197,7 @@ FIG2, FIG2_RELEASED = both(
     measure=lambda scale: Losses(axis="L", training=TRAINING[scale]),
     panels=replace(AGAINST_L, row="n", title="{K} data, n = {n}", only={"K": ("relu", "exp")}),
     claims=(
-        *(
-            matching(
-                kind,
-                "at the largest depth, Figure 2; Proposition 3.4",
-                worst(over_best_other(kind, kind), over="n"),
-            )
-            for kind in KINDS
-        ),
+        *(matching(kind, LARGEST_DEPTH, worst(over_best_other(kind, kind), over="n")) for kind in KINDS),
         claim(
             "bayes",
             "The exp model approaches the Bayes loss on exp data as layers are added (Section 3.3, 2(b); Proposition "

@@ -93,13 +93,6 @@ def printed_loops(scale: gao24.Scale) -> Cells:
     return {Cell(dT=window, T=loops): with_loops(base, loops, window) for window, row in LOOPS[scale] for loops in row}
 
 
-def shapes(scale: gao24.Scale) -> Cells:
-    """AlgoFormers of several numbers of layers and heads."""
-    return {
-        Cell(L=layers, h=heads): with_shape(gao24.regression(scale), layers, heads) for layers, heads in SHAPES[scale]
-    }
-
-
 def does_better(task: str, better: str, worse: str):
     """The claim that one model's error, a mean over examples, is at most 0.95 of another's."""
     model = "AlgoFormer" if better == ALGOFORMER else f"{better} transformer"
@@ -154,7 +147,9 @@ FIG4 = replace(
     FIG2,
     name="gao24.fig4",
     title="Error for several numbers of layers and heads",
-    cells=shapes,
+    cells=lambda scale: {
+        Cell(L=layers, h=heads): with_shape(gao24.regression(scale), layers, heads) for layers, heads in SHAPES[scale]
+    },
     panels=Panels(y="by_examples", axis=BY_EXAMPLES, colour="L", dash="h", width=5.2, height=3.4),
     claims=(more("layers", "L", "h"), more("heads", "h", "L")),
 )

@@ -12,7 +12,6 @@ from typing import Any
 from looped.evaluation.lines import finish
 from looped.evaluation.translation import bleu, cross_entropies, per_token, translate
 from looped.papers import gao24
-from looped.papers.gao24.figures import LAYERS
 from looped.papers.gao24.variants import ALGOFORMER, LOOPED, MODELS, STANDARD, three
 from looped.studies import Cell, Context, Published, Study, Table, claim, curve
 from looped.studies.measures import TRAINING_SHARE, trained
@@ -66,12 +65,6 @@ class Translations:
         table.add(cell, quantity, mean, low=[low], high=[high], seed=self.seeds[0])
 
 
-def translations(scale: gao24.Scale) -> Cells:
-    """The three models on German to English."""
-    layers = LAYERS["smoke" if scale == "smoke" else "paper"]
-    return {Cell(model=model): experiment for model, experiment in three(gao24.translation(scale), layers).items()}
-
-
 def draw(figure: Any, table: Table) -> None:
     """Cross entropy and BLEU of the three models, with their intervals."""
     figure.set_size_inches(7.2, 2.6)
@@ -87,7 +80,10 @@ def draw(figure: Any, table: Table) -> None:
 TABLE = Study(
     name="gao24.table",
     title="German to English: cross entropy and BLEU of AlgoFormer, looped and standard transformer",
-    cells=translations,
+    cells=lambda scale: {
+        Cell(model=model): experiment
+        for model, experiment in three(gao24.translation(scale), 2 if scale == "smoke" else 12).items()
+    },
     measure=lambda scale: Translations(sentences=4, resamples=20) if scale == "smoke" else Translations(),
     panels=draw,
     claims=tuple(

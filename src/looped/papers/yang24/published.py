@@ -56,12 +56,6 @@ class Checkpoints(Curves):
         return table
 
 
-def measure(scale: Scale) -> Checkpoints:
-    """As other figures at this scale, but one seed, and by examples after the trained loops."""
-    seed = EVALUATION[scale].seeds[:1]
-    return evaluation(scale, Checkpoints, seeds=seed, at_trained_loops=True, baselines=only_least_squares)
-
-
 def reproduces(name: str, weights: str, statement: str, remark: str = "") -> Claim:
     """The claim that the errors of these weights are near those in the authors' logs, at 20 and 40 examples."""
     few, many = at(20, weights=weights), at(40, weights=weights)
@@ -77,7 +71,9 @@ PUBLISHED = Study(
     name="yang24.published",
     title="The paper's own training in full: logged error by steps, error by examples and by loops",
     cells=in_full,
-    measure=measure,
+    measure=lambda scale: evaluation(
+        scale, Checkpoints, seeds=EVALUATION[scale].seeds[:1], at_trained_loops=True, baselines=only_least_squares
+    ),
     panels=(
         Panels(
             y="logged_error",

@@ -16,17 +16,8 @@ from looped.experiment import Experiment
 from looped.functional.schedules import RandomDepth
 from looped.models.base import LoopedModel
 from looped.papers.yang24 import Scale, linear, linear_12_layers
-from looped.papers.yang24.trainings import around, training
-from looped.papers.yang24.variants import (
-    LEAST_SQUARES,
-    LOOPED,
-    SHORT,
-    TWO_SEEDS,
-    UNLOOPED,
-    evaluation,
-    layers,
-    with_loops,
-)
+from looped.papers.yang24.trainings import around, shaped, training
+from looped.papers.yang24.variants import LEAST_SQUARES, LOOPED, SHORT, TWO_SEEDS, UNLOOPED, evaluation, with_loops
 from looped.studies import Cell, Context, Curves, Learned, Panels, Study, Table, claim
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
@@ -65,7 +56,7 @@ ALIKE = 2.0
 def models(scale: Scale, depths: Sequence[int], loops: Sequence[int]) -> Cells:
     """Unlooped models of some depths and looped ones of some b."""
     cells = {
-        **{Cell(model=UNLOOPED, L=count): layers(linear_12_layers(scale), count) for count in depths},
+        **{Cell(model=UNLOOPED, L=count): shaped(linear_12_layers(scale), layers=count) for count in depths},
         **{Cell(model=LOOPED, b=b): looped_with(scale, b) for b in loops},
     }
     return {cell: training(experiment, **SHORT[scale]) for cell, experiment in cells.items()}

@@ -49,6 +49,11 @@ def training(experiment: Experiment, **fields: Any) -> Experiment:
     return replace(experiment, train=replace(experiment.train, **fields))
 
 
+def shaped(experiment: Experiment, **fields: Any) -> Experiment:
+    """The experiment with other fields of the model."""
+    return replace(experiment, model=replace(experiment.model, **fields))
+
+
 def as_published(base: Experiment, *, steps: int = 500_000) -> Experiment:
     """The experiment with the training of the published program.
 

@@ -61,11 +61,6 @@ def cheap(experiment: Experiment, scale: str, *, steps: int) -> Experiment:
     return training(experiment, **{**SHORT, "cpu": {"steps": steps, "batch": 32}}[scale])
 
 
-def layers(experiment: Experiment, count: int) -> Experiment:
-    """The experiment with `count` layers in each loop."""
-    return replace(experiment, model=replace(experiment.model, layers=count))
-
-
 def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | None) -> Experiment:
     """Train to b = `loops` with T = `window`; loops climb from T to b by 2 every `every` steps, None: b from the start.
 

@@ -1,7 +1,5 @@
 """Files that are complete or absent (written to a temporary name, flushed, renamed), and the lock on a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Make a kept model of a finished run: its weights, and the errors it had when it was kept."""
 
-from __future__ import annotations
-
 import math
 import os
 import secrets

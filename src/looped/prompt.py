@@ -1,7 +1,5 @@
 """What a task samples and a model reads: pairs to learn a function from, or a sequence to continue."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

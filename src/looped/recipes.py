@@ -1,7 +1,5 @@
 """Recipes are functions that return an `Experiment`: those of the papers, found by import, and the user's own."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -4,8 +4,6 @@ OUT/NAME.SCALE.json            numbers, claims, provenance
 OUT/figures/NAME.SCALE.svg     the figure, and .png
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil

@@ -1,7 +1,5 @@
 """Checks that a baseline gets finite prompts and gives finite answers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec

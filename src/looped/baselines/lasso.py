@@ -1,7 +1,5 @@
 """Lasso for every prefix of every prompt, by a batched solver."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A two-layer network trained on each prompt's examples, with all prompts as one batch of networks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Greedy and boosted trees, fitted by scikit-learn and XGBoost for each prompt and prefix."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Sequence

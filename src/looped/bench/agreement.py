@@ -1,7 +1,5 @@
 """Whether engines agree with the plain one: gradients at the initial weights, and losses of the first steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

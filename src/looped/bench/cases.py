@@ -1,7 +1,5 @@
 """The cases to measure: training steps of yang24's decoder by engine, batch, loops, window, length and precision."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal

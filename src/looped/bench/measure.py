@@ -1,7 +1,5 @@
 """Time a training step, from sampling to the optimiser: the median over many steps, without set-up."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc

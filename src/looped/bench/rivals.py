@@ -5,8 +5,6 @@ of gradient, clipping and Adam; the same initial weights for the same seed. Adam
 model's default, PyTorch's fused kernel; the activation is GPT-2's default.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The `looped` command: one file per command, errors as one line."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

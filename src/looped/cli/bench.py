@@ -1,7 +1,5 @@
 """`looped bench`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any

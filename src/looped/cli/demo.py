@@ -1,7 +1,5 @@
 """`looped demo`: from training to the report in two minutes on a laptop."""
 
-from __future__ import annotations
-
 import os
 import sys
 import webbrowser

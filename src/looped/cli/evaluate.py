@@ -1,7 +1,5 @@
 """`looped evaluate`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from dataclasses import asdict

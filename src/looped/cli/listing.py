@@ -1,7 +1,5 @@
 """`looped list`."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

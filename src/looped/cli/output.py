@@ -1,7 +1,5 @@
 """The one place where commands print: results on standard output, progress and remarks on standard error."""
 
-from __future__ import annotations
-
 import contextlib
 import json as json_module
 import math

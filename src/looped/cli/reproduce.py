@@ -1,7 +1,5 @@
 """`looped reproduce`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated

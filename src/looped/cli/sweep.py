@@ -1,7 +1,5 @@
 """`looped sweep`."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

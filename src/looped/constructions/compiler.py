@@ -1,7 +1,5 @@
 """Compiles a program to the weights of an ordinary AlgoFormer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Runs a program literally, with sums, arg-maxima and masks in NumPy: no softmax, no ReLU, no weights."""
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

@@ -1,7 +1,5 @@
 """Position vectors that a head can tell apart in few dimensions, and shift by a linear map."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Each takes the dimension, the number of examples before the query, and the numbe
 safe for such prompts: the eigenvalues of X'X are about n (1 +- sqrt(d/n))^2 (Marchenko and Pastur), with some slack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from looped.constructions import gradient_descent, newton

@@ -1,7 +1,5 @@
 """The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Percentile bootstrap intervals, batched over curves."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

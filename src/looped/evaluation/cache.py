@@ -1,7 +1,5 @@
 """A cache of baselines' answers: the same prompts, baseline and parameters are never computed twice."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import inspect

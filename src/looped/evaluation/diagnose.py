@@ -4,8 +4,6 @@ The same prompts show the error and the change of the state loop by loop, the sp
 where the state ends, and whether random starts end at the same predictions.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

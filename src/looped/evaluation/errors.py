@@ -4,8 +4,6 @@ Where each x is its own query, one pass answers all positions. Where a shift giv
 decoder still needs one pass, over twice the rows (`looped.models.query_stream`); any other predictor is asked n times.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 

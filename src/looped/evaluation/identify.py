@@ -5,8 +5,6 @@ d prediction / d x_q tells them apart (for least squares it is the weight vector
 parameters, fitted on one half of the prompts; distances are measured on the other half.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

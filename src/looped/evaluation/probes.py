@@ -5,8 +5,6 @@ probe for every loop, number of examples and target. All of them train together 
 out as if it had trained alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

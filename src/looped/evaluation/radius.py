@@ -1,7 +1,5 @@
 """The spectral radius of a step's Jacobian, for every prompt of a batch at once and without forming it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Evaluations saved in the run folder: RUN/evaluations/NN-name.json, in the order in which they were first saved."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import asdict

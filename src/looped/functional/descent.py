@@ -3,8 +3,6 @@
 Losses are sums over the examples, 1/2 |y - X w|^2. Where a paper takes the mean, its rate is n times the one here.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Chebyshev polynomials on an interval: their roots, and how small they are."""
 
-from __future__ import annotations
-
 import math
 
 from jaxtyping import Float

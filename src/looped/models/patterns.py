@@ -4,8 +4,6 @@
 A row is (x, y, ...): x is in the first d coordinates and y in coordinate d.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

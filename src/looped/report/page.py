@@ -3,8 +3,6 @@
 The page loads nothing and runs no script; its content-security policy enforces that.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """A sentence of a paper as a check on measured numbers, and its verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field

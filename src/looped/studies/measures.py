@@ -1,7 +1,5 @@
 """How the cells of a study are measured: train each, evaluate each, on the same prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ Cells without a seed (baselines, bounds) are drawn as thin reference lines; a ce
 drawn in every panel.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,6 @@ A leaf reads one curve or number of one cell, chosen by labels; `b=max` and `b=m
 was measured. Arithmetic is seed by seed and, between curves, place by place. A comparison with a number is a `Check`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean

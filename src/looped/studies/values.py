@@ -1,7 +1,5 @@
 """A number with its spread: over seeds where there are several, else over prompts."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Where data files and caches are: in folders that environment variables name, never a config."""
 
-from __future__ import annotations
-
 import difflib
 import gzip
 import os

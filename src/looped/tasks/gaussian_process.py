@@ -1,7 +1,5 @@
 """Labels from a Gaussian process whose covariance is any symmetric kernel, positive semidefinite or not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 

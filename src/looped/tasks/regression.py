@@ -1,7 +1,5 @@
 """Linear function classes: plain, noisy, sparse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Function classes with a representation, and sequences: gao24's three tasks."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from functools import cached_property

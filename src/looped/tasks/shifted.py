@@ -1,7 +1,5 @@
 """A task under shifts is a task again; the shifts themselves are in `looped.tasks.shifts`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field

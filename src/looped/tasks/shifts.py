@@ -5,8 +5,6 @@ in the order given. The function that a prompt was drawn with labels the shifted
 Ref: yang24, App. D, after Garg et al. 2022.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass, replace

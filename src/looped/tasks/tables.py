@@ -1,7 +1,5 @@
 """In-context classification on tables from files: the pairs of a prompt are rows of one table."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io

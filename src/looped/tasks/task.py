@@ -1,7 +1,5 @@
 """What a task is: it samples prompts and scores answers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

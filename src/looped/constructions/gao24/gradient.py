@@ -1,7 +1,5 @@
 """gao24, Lemma A.2 and Theorem 3.1: gradient descent on multivariate regression, also on a representation of x."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """gao24, Lemma A.4 and Theorem 4.1: Newton's method for linear regression."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

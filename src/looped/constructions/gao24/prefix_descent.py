@@ -1,7 +1,5 @@
 """gao24, Lemma A.5 and Theorem 4.2: a decoder that runs gradient descent at every x, on the pairs before it."""
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 

@@ -1,7 +1,5 @@
 """gao24, Lemma A.3, Theorems 3.2 and 3.3: copying, autoregression and chain of thought, by gradient descent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

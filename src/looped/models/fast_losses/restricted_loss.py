@@ -8,8 +8,6 @@ a map of e in R^d, and no token needs to be carried along:
 Models come deepest first; a looped family has one layer, a multilayer one has as many as its deepest model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -5,8 +5,6 @@ released program's steps have length .1/(9-i)^2 in layer i, too short for a run 
 to 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@
 learned matrices are from multiples of the identity during training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -4,8 +4,6 @@ Drawing K_+ takes an eigendecomposition a prompt, far more than a training step.
 drawn once into a pool; every minibatch has fresh labels and, the kernels being rotation invariant, a fresh rotation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

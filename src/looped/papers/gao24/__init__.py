@@ -10,8 +10,6 @@ last dT loops: at `cpu` scale as good after T loops, and flat beyond them where 
 printed form is `as_printed`, `gao24.autoregression_printed`, and Figure 3.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

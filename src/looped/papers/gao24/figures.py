@@ -4,8 +4,6 @@ The text does not say which values Figures 3 and 4 show; `paper` takes those aro
 Figure 3 is about the loop as printed: with pre(X) injected into every loop, all are stable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

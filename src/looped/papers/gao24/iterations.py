@@ -4,8 +4,6 @@ The text gives no axis. Here it is iterations, and the error is that at the last
 with all pairs before it as examples.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

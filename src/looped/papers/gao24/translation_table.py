@@ -3,8 +3,6 @@
 Multi30k stands in for IWSLT 2015, so numbers are not comparable with the paper's; their order is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any

@@ -4,8 +4,6 @@ Isotropic covariances s I, as in the paper, and anisotropic ones: eigenvalues un
 With A_t = a_t I both have the same loss; but isotropic ones let every direction of A_t take the rates in its own order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Where a prompt's sample covariance XX'/n comes from: what models are trained on, and how they are tested."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

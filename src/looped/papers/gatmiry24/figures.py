@@ -1,7 +1,5 @@
 """Figure 1: loss against layers and loops. Figure 2: trained on k covariances, tested on windows around them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

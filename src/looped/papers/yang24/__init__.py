@@ -6,8 +6,6 @@ program's curriculum). `cpu` is a smaller model that learns in minutes on two co
 only that the machinery works.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -4,8 +4,6 @@ On two cores at `cpu` scale Figures 7 and 11 take about five minutes each. Figur
 Figure 2, two minutes after their training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from looped.evaluation.probes import probe

@@ -3,8 +3,6 @@
 At `cpu` scale a panel trains two models of three seeds, 1000 steps each, about ten minutes on two cores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial

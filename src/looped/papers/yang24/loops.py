@@ -4,8 +4,6 @@ On two cores at `cpu` scale Figure 2 takes about ten minutes, the others three t
 trainings of 12 and 13.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -5,8 +5,6 @@ The error is that of the query after k = 2d examples. Of several learning rates 
 two cores at `cpu` scale Figure 5, in two dimensions, takes about ten minutes; Figure 14 adds as long again for three.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean

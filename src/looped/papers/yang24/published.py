@@ -3,8 +3,6 @@
 21 minutes on one H200, its passes in bfloat16. At smaller scales the published numbers say nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from looped.papers.yang24 import Scale, linear_published

@@ -4,8 +4,6 @@ At `cpu` scale Figure 6 trains three models, Figures 15 and 16 share six: two se
 hour on two cores for all six. Loop counts are random there, up to b, so that models are stable where they are read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """How yang24's models are trained: our recipes by scale, and the paper's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What yang24's figures share: names, how models are evaluated at each scale, and experiments with other loops."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """How fast the error falls: Lemmas 4.3, 5.3 and 5.5, Theorems 4.4 and 5.8, and the earlier bound, Theorem 4.5."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

@@ -1,7 +1,5 @@
 """What one layer and a loop compute exactly: Lemma 4.1, Theorem 4.2."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

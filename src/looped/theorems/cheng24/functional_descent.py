@@ -1,7 +1,5 @@
 """Functional gradient descent, exactly and in the limit: Propositions 3.1, 3.4 and D.1, Section 3.1.2."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -5,8 +5,6 @@ gradient along all entries of all matrices is measured on it, with its standard 
 predictions are linear in the labels, so the expectation over labels is exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The groundwork of the theorems on stationary points: Lemmas A.1 and G.3, Example 8, Eq. (58)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Random tasks for the checks of gao24: a program, a prompt, and the algorithm's answer in plain NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """gao24, Lemmas A.1 to A.5: positions, and what a single layer can do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ The error falls as c with the paper's heads at +c and 0, and as c^2 with heads a
 some c in between is best.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 

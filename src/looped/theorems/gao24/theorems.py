@@ -1,7 +1,5 @@
 """gao24, Theorems 3.1 to 3.3, 4.1 and 4.2: whole AlgoFormers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

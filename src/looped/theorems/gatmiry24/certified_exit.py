@@ -1,7 +1,5 @@
 """Theorem 3, the residual certificate, and the loops it saves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The closed forms: Lemma 2, Lemma 4."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

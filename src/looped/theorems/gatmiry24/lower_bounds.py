@@ -4,8 +4,6 @@ A lower bound is checked from both sides. The weights are the best that closed f
 random ones. For each of them the worst scaling is searched. The smallest of these worst errors is reported.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

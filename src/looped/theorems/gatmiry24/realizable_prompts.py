@@ -1,7 +1,5 @@
 """Realizable prompts with given eigenvalues, and a model's error on them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """Covariances not seen in training: Theorem 6 (multilayer blows up), 7 (looped stays small), 8 (monotone in depth)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What loops and layers can compute: Theorem 2 (Chebyshev), Theorem 4 (Newton), Theorem 5 (gradient descent)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

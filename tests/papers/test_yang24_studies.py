@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from looped.baselines.linear import least_squares
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import (
@@ -64,7 +64,7 @@ def test_paper_scale_asks_for_the_papers_models(figure):
         windows = [1] if b == 1 else GRIDS.get(figure, [WINDOWS.get(experiment.name)])
         assert train.window in {min(window, b) for window in windows}
         if figure in ("fig5", "fig14"):  # where rates of Adam are part of the figure
-            assert (train.steps, train.batch, train.optimizer.kind) == (500_000, 64, "adam")
+            assert (train.steps, train.batch, type(train.optimizer)) == (500_000, 64, Adam)
             assert train.optimizer.clip is None
             continue
         start, clip = LONGER.get(experiment.name, (None, 1.0))
@@ -92,7 +92,7 @@ def test_the_papers_own_training():
     assert published.model == linear("paper").model
     train = published.train
     assert (train.steps, train.batch, train.points) == (500_000, 64, 41)
-    assert train.optimizer == OptimizerConfig(kind="adam", learning_rate=1e-4)
+    assert train.optimizer == Adam(learning_rate=1e-4)
     assert (train.window, train.grad, train.dtype, train.average) == (15, 15, "float32", None)
     assert train.depth == Staircase(start=15, stop=20, by=2, every=500)
     assert train.dims == Staircase(start=5, stop=20, by=1, every=5000)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from looped.baselines.linear import least_squares
-from looped.experiment import OptimizerConfig
+from looped.experiment import Adam
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import (
@@ -20,6 +20,7 @@ from looped.papers.yang24 import (
     relu_network,
     shifts,
     sparse,
+    sparse_12_layers,
     tree,
 )
 from looped.papers.yang24.trainings import PAPER, as_published, shaped, training
@@ -49,7 +50,7 @@ GRIDS = {"fig4": [5, 10, 15], "fig9": [10], "fig11": [15], "fig12": [5, 10, 15],
 """T where the figure says it."""
 LONGER = {
     "yang24.sparse_longer": ("yang24.sparse", 1.0),
-    "yang24.sparse_12_layers_longer": ("yang24.sparse_12_layers-6d0f4ac06d", 0.3),
+    "yang24.sparse_12_layers_longer": (sparse_12_layers("paper").folder, 0.3),
 }
 """Recipes that go on from a kept model or from another run, at lower rates: that, and at what gradients are clipped."""
 
@@ -64,7 +65,7 @@ def test_paper_scale_asks_for_the_papers_models(figure):
         windows = [1] if b == 1 else GRIDS.get(figure, [WINDOWS.get(experiment.name)])
         assert train.window in {min(window, b) for window in windows}
         if figure in ("fig5", "fig14"):  # where rates of Adam are part of the figure
-            assert (train.steps, train.batch, train.optimizer.kind) == (500_000, 64, "adam")
+            assert (train.steps, train.batch, type(train.optimizer)) == (500_000, 64, Adam)
             assert train.optimizer.clip is None
             continue
         start, clip = LONGER.get(experiment.name, (None, 1.0))
@@ -92,14 +93,14 @@ def test_the_papers_own_training():
     assert published.model == linear("paper").model
     train = published.train
     assert (train.steps, train.batch, train.points) == (500_000, 64, 41)
-    assert train.optimizer == OptimizerConfig(kind="adam", learning_rate=1e-4)
+    assert train.optimizer == Adam(learning_rate=1e-4)
     assert (train.window, train.grad, train.dtype, train.average) == (15, 15, "float32", None)
-    assert train.depth == Staircase(start=15, stop=20, by=2, every=500)
+    assert train.depth == Staircase(start=-5, stop=0, by=2, every=500)
     assert train.dims == Staircase(start=5, stop=20, by=1, every=5000)
     assert train.active_points == Staircase(start=11, stop=41, by=2, every=5000)
     long = as_published(tree("paper")).train
     assert long.active_points == Staircase(start=26, stop=101, by=5, every=5000)
-    assert long.depth == Staircase(start=15, stop=70, by=2, every=500)
+    assert long.depth == Staircase(start=-55, stop=0, by=2, every=500)
     layers = as_published(linear_12_layers("paper")).train
     assert (layers.window, layers.grad, layers.depth) == (1, None, None)
 
@@ -117,7 +118,7 @@ def test_longer_recipes_have_the_papers_loops_and_windows():
         experiment = recipe("paper")
         train = experiment.train
         assert (experiment.model.loops, train.window, train.grad, train.points) == (b, window, window, points)
-        depths = [train.depth(step, 1) for step in range(2000)]
+        depths = [b + train.depth(step, 1) for step in range(2000)]
         assert min(depths) == window + 1
         assert sum(depths) / len(depths) == pytest.approx(b, rel=0.05)
         assert trained_loops(experiment) == max(depths)
@@ -129,7 +130,7 @@ def test_loops_and_window_of_a_variant():
     short = with_loops(linear("paper"), 12, 15, every=500)
     assert (short.model.loops, short.train.window, short.train.grad, short.train.depth) == (12, 12, 12, None)
     climbing = with_loops(linear("paper"), 30, 15, every=500)
-    assert climbing.train.depth == Staircase(start=15, stop=30, by=2, every=500)
+    assert climbing.train.depth == Staircase(start=-15, stop=0, by=2, every=500)
     assert with_loops(linear("paper"), 30, 15, every=None).train.depth is None
     assert trained_loops(linear("cpu")) == 12
 

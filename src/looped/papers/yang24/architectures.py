@@ -140,7 +140,8 @@ def about_target(target: str, name: str) -> tuple[Claim, Claim]:
 
 one_layer = {"model": LOOPED, "L": 1}
 twice_its_error = 2 * at(curve("trained_loops", **one_layer), "by_loops", **one_layer)
-loops_needed = along(loops_to(twice_its_error, model=LOOPED), over="L")
+needed = loops_to(twice_its_error, model=LOOPED).called("loops to twice the trained error of one looped layer")
+loops_needed = along(needed, over="L")
 FIG7 = Study(
     name="yang24.fig7",
     title="Linear regression: layers of looped and unlooped models, widths and heads of looped ones",

@@ -42,7 +42,7 @@ T = {"smoke": [1, 2], "cpu": [2, 4], "paper": [5, 10, 15]}
 MIDDLE_T = {"smoke": [2], "cpu": [4], "paper": [10]}
 """The window of Figure 9."""
 DIVERGED = 2.0
-"""The same ratio from which on a model counts as diverging."""
+"""Drift, as `FLAT` bounds it, from which on a model counts as diverging."""
 GRID_EVALUATION = {
     "smoke": ClassCurves(prompts=8, loops=8, tree_loops=8),
     "cpu": ClassCurves(seeds=(3, 4, 5), prompts=256, loops=48, tree_loops=48),

@@ -84,7 +84,7 @@ def test_integers_are_refused(unchecked):
 
 
 def test_weights_have_the_shape_of_ys(unchecked):
-    with pytest.raises(ValueError, match=r"`weights` must have the shape of `ys`, \(4, 5\); got \(5,\)"):
+    with pytest.raises(ValueError, match=r"`weights` must have one number per position, \(4, 5\); got \(5,\)"):
         make(weights=torch.ones(5))
 
 

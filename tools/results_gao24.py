@@ -49,7 +49,7 @@ def _with_baselines(entries: dict[tuple, Any], labels: tuple[str, ...], study: S
         for index, seed in enumerate(measure.seeds):
             for old, new in (("by_points", "by_examples"), ("by_loops", "by_loops")):
                 curve = model[old]
-                places = [place for place in curve["x"]]
+                places = list(curve["x"])
                 numbers = [float("inf") if value is None else value for value in curve["mean"][index]]
                 table.add(cell, new, numbers, x=places, seed=seed)
             table.add(cell, "trained_loops", model["loops"], seed=seed)

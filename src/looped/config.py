@@ -4,8 +4,6 @@ A class or function is written `module:name`. Reading one resolves only names of
 that the user passed in (`code`): a file on disk can never name other code.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import dataclasses
 import difflib

@@ -74,18 +74,23 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
                 f"`X` may have at most {d} features, the d of this model; got {X.shape[1]}. Choose some, reduce them "
                 f"(sklearn.decomposition.PCA({d})), or take a model of a larger d."
             )
-        self.max_examples_ = _max_examples(self.model_, setup)
+        trained = setup.train.points - 1 if isinstance(setup, Experiment) else None
+        limits = [limit for limit in (trained, self.model_.config.max_examples) if limit is not None]
+        self.max_examples_ = min(limits, default=None)
         self._scaler = StandardScaler(with_mean=self.standardize, with_std=self.standardize).fit(X)
         self._mean, self._unit = 0.0, 1.0
         if self.standardize:
             self._mean, deviation = float(y.mean()), float(y.std())
             # a constant y is predicted by itself, whatever the model answers to labels of zero
             constant = deviation <= 10 * np.finfo(np.float64).eps * abs(self._mean)
-            trained = 1.0 if setup is None else setup.task.label_variance**0.5
-            self._unit = 0.0 if constant else deviation / trained
+            spread = 1.0 if setup is None else setup.task.label_variance**0.5
+            self._unit = 0.0 if constant else deviation / spread
         self._xs = np.asarray(self._scaler.transform(X))
         self._ys = (y - self._mean) / (self._unit or 1.0)
-        self._subsets = self._drawn(len(y))
+        self._subsets = [np.arange(len(y))]
+        if self.max_examples_ is not None and len(y) > self.max_examples_:
+            draw = check_random_state(self.random_state).choice
+            self._subsets = [np.sort(draw(len(y), self.max_examples_, replace=False)) for _ in range(self.contexts)]
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -122,14 +127,6 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
         run = Run.open(self.model)
         return run.model(self.device), run.setup
 
-    def _drawn(self, n: int) -> list[np.ndarray]:
-        """The rows of every context: all of them, or random subsets as large as the model takes, in order."""
-        most = self.max_examples_
-        if most is None or n <= most:
-            return [np.arange(n)]
-        random = check_random_state(self.random_state)
-        return [np.sort(random.choice(n, most, replace=False)) for _ in range(self.contexts)]
-
     def _tensor(self, values: np.ndarray) -> Tensor:
         """On the model's device, in its precision; missing features are zero."""
         weight = next(self.model_.parameters(), torch.empty(0, dtype=torch.float64))
@@ -164,9 +161,3 @@ def _check_model(model: LoopedModel) -> None:
             f"this {type(model).__name__} does not answer each query with one number from the pairs before it. Use a "
             "causal model of pairs, such as a LoopedDecoder, or one that reads the last pair as its query."
         )
-
-
-def _max_examples(model: LoopedModel, setup: Setup | None) -> int | None:
-    """The most examples before a query: as many as in training, or as it has positions for; None: any number."""
-    trained = setup.train.points - 1 if isinstance(setup, Experiment) else None
-    return min((limit for limit in (trained, model.config.max_examples) if limit is not None), default=None)

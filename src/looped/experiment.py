@@ -180,10 +180,10 @@ class Setup:
         task, model = self.task, self.model
         if model.input_d not in (None, task.d):
             raise ValueError(f"`task.d` and `model.d` must agree; got {task.d} and {model.input_d}.")
-        if model.vocabulary_size != task.vocabulary_size:
+        if model.vocabulary != task.vocabulary_size:
             raise ValueError(
                 f"`task.vocabulary` and `model.vocabulary` must agree; got {task.vocabulary_size} and "
-                f"{model.vocabulary_size}."
+                f"{model.vocabulary}."
             )
         if not is_plain(self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")

@@ -1,7 +1,5 @@
 """Files that are complete or absent (written to a temporary name, flushed, renamed), and the lock on a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -12,6 +10,7 @@ import os
 import platform
 import secrets
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from io import FileIO
 from pathlib import Path
@@ -88,17 +87,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(number)
 
 
-_lock_files: set[FileIO] = set()
+_lock_files: weakref.WeakSet[FileIO] = weakref.WeakSet()
 """The lock files that this process has open."""
-
-
-@contextlib.contextmanager
-def _registered(file: FileIO) -> Iterator[None]:
-    _lock_files.add(file)
-    try:
-        yield
-    finally:
-        _lock_files.discard(file)
 
 
 def _release_in_child() -> None:
@@ -116,7 +106,8 @@ if hasattr(os, "register_at_fork"):
 def locked(path: Path, what: str) -> Iterator[None]:
     """Hold a lock file; `Busy` if another process does. The kernel releases it when the process ends in any way."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a+b", buffering=0) as file, _registered(file):
+    with open(path, "a+b", buffering=0) as file:
+        _lock_files.add(file)
         try:
             _lock(file.fileno())
             if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
@@ -178,38 +169,31 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write_tensors` wrote, without unpickling; a truncated, altered or foreign file is a ValueError."""
     remedy = " Delete it to fall back on an earlier one, or restore it from a copy."
-    with _safetensors(path, remedy) as (file, checksum, text):
+    with _safetensors(path, remedy) as (file, checksum, text, about):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if digest(tensors, text) != checksum:
         raise ValueError(f"{path} is damaged: its checksum does not match.{remedy}")
-    return {name: tensor.to(device) for name, tensor in tensors.items()}, _facts(path, text)
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, about
 
 
 def read_about(path: Path) -> dict[str, Any]:
     """Only the facts of what `write_tensors` wrote; the file's length is checked, its checksum is not."""
-    with _safetensors(path) as (_, _, text):
-        return _facts(path, text)
+    with _safetensors(path) as (_, _, _, about):
+        return about
 
 
 @contextlib.contextmanager
-def _safetensors(path: Path, remedy: str = "") -> Iterator[tuple[Any, str, str]]:
-    """The open file, its checksum and its facts as text."""
+def _safetensors(path: Path, remedy: str = " Remove it.") -> Iterator[tuple[Any, str, str, dict[str, Any]]]:
+    """The open file, its checksum, and its facts as text and as data."""
     try:
         with safe_open(path, framework="pt") as file:
             checksum, _, text = (file.metadata() or {})["looped"].partition(" ")
-            yield file, checksum, text
-    except (SafetensorError, OSError, KeyError) as error:
+            about = json.loads(text)
+            if not isinstance(about, dict):
+                raise ValueError("its facts are not a JSON object")
+            yield file, checksum, text, about
+    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a whole checkpoint of looped ({error}).{remedy}") from None
-
-
-def _facts(path: Path, text: str) -> dict[str, Any]:
-    try:
-        about = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        about = None
-    if not isinstance(about, dict):
-        raise ValueError(f"{path} is not a checkpoint of looped: its facts are not a JSON object. Remove it.")
-    return about
 
 
 def digest(tensors: Mapping[str, Tensor], about: str) -> str:

@@ -1,7 +1,5 @@
 """Make a kept model of a finished run: its weights, and the errors it had when it was kept."""
 
-from __future__ import annotations
-
 import math
 import os
 import secrets
@@ -57,12 +55,10 @@ def keep(
     `best` the weights are those of the lowest logged loss; unless these are the last ones, no figure uses the kept
     model in place of the training.
     """
-    named = name is not None
-    name = name if named else run.setup.name
-    target = Path(out) / name
-    _check_target(target, name, run, again, named=named)
-    checkpoint = _finished(run)
-    checkpoint = (best and run.best()) or checkpoint
+    target = Path(out) / (run.setup.name if name is None else name)
+    _check_target(target, name, run, again)
+    last = _finished(run)
+    checkpoint = (best and run.best()) or last
     weights = _weights(run, checkpoint)
     origin = _origin(run) | ({} if checkpoint.finished else {"weights_of_step": checkpoint.step})
     b = run.setup.model.loops
@@ -78,20 +74,9 @@ def keep(
             write_bytes(temporary / "metrics.jsonl", lines)
         small.save(Checkpoint(checkpoint.step, checkpoint.finished, weights))
         write_json(temporary / "provenance.json", origin)
-        write_json(
-            temporary / "kept.json",
-            record(
-                small.model(device),
-                run.setup.task,
-                points=points,
-                loops=loops,
-                prompts=prompts,
-                seed=seed,
-                check_prompts=check_prompts,
-                device=device,
-                progress=progress,
-            ),
-        )
+        sizes = {"points": points, "loops": loops, "prompts": prompts, "seed": seed, "check_prompts": check_prompts}
+        data = record(small.model(device), run.setup.task, device=device, progress=progress, **sizes)
+        write_json(temporary / "kept.json", data)
         _put(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -108,32 +93,30 @@ def record(
     seed: int,
     check_prompts: int,
     device: torch.device | str,
-    progress: Callable[[str, float], None] = lambda what, share: None,
+    progress: Callable[[str, float], None],
 ) -> dict[str, Any]:
     """What kept.json holds: the curves, the check, and where and how they were measured."""
     started = time.monotonic()
     b, twice = model.config.loops, _twice(model)
-    options: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
+    sizes: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL}
     by_examples: dict[str, Any] = {}
     last = max(twice, loops)
     resolve_loops(b, None, last, min(prompts, check_prompts))
     check_loops(last)
     # a task that the model cannot read is refused here, before a bar is shown
-    evaluate(model, task, loops=1, max_loops=1, **{**options, "prompts": 2})
-    by_loops: Curve | None = None
+    result = evaluate(model, task, loops=1, max_loops=1, baselines={}, **{**sizes, "prompts": 2})
     for count, max_loops in {b: b, twice: last}.items():
         progress(f"after {count} of {last} loops", 0.3 if by_examples else 0.0)
-        result = evaluate(model, task, loops=count, max_loops=max_loops, **options)
-        by_examples[str(count)], by_loops = _numbers(result.by_examples[0]), result.by_loops
+        result = evaluate(model, task, loops=count, max_loops=max_loops, baselines={}, **sizes)
+        by_examples[str(count)] = _numbers(result.by_examples[0])
     progress("the check", 0.9)
-    assert by_loops is not None
     return {
         "task": repr(task),
         "parameters": model.num_parameters,
         "trained_loops": b,
-        **{key: options[key] for key in ("points", "prompts", "seed", "level")},
+        **sizes,
         "by_examples": by_examples,
-        "by_loops": _numbers(by_loops, range(loops)),
+        "by_loops": _numbers(result.by_loops, range(loops)),
         "check": check(model, task, points=points, prompts=check_prompts),
         "provenance": {**provenance(device), "seconds": round(time.monotonic() - started, 2)},
     }
@@ -147,13 +130,13 @@ def check(
     `evaluate` draws on the CPU whatever the device, so that every machine judges the same prompts.
     """
     b = model.config.loops
-    options: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "level": LEVEL, "baselines": {}}
-    [curve] = evaluate(model, task, loops=b, max_loops=b, **options).by_examples
+    sizes: dict[str, Any] = {"points": points, "prompts": prompts, "seed": seed, "loops": b}
+    [curve] = evaluate(model, task, max_loops=b, level=LEVEL, baselines={}, **sizes).by_examples
     last = len(curve.x) - 1
     numbers = _numbers(curve, sorted({round(share * last) for share in (0.25, 0.5, 1)}))
     if not all(map(math.isfinite, curve.mean)):
         raise ValueError(f"the model's errors are not finite after its {b} loops: there is nothing to keep.")
-    return {"prompts": prompts, "seed": seed, "points": points, "loops": b, **numbers}
+    return {**sizes, **numbers}
 
 
 def read_record(path: Path) -> dict[str, Any]:
@@ -161,33 +144,24 @@ def read_record(path: Path) -> dict[str, Any]:
     file = path / "kept.json"
     record = read_json(file)
     try:
-        whole = _is_whole(record)
+        curves = [*record["by_examples"].values(), record["by_loops"], record["check"]]
+        lengths = [{len(curve[key]) for key in ("x", "mean", "low", "high")} for curve in curves]
+        numbers = [value for curve in curves for key in ("mean", "low", "high") for value in curve[key]]
+        counts = [record[key] for key in ("parameters", "trained_loops", "points", "prompts", "seed")]
+        whole = (
+            all(len(distinct) == 1 and 0 not in distinct for distinct in lengths)
+            and all(isinstance(number, (int, float, type(None))) for number in numbers)
+            and all(type(count) is int for count in counts)
+            and all(loops.isdigit() for loops in record["by_examples"])
+            and str(record["trained_loops"]) in record["by_examples"]
+            and isinstance(record["task"], str)
+            and {"command", "commit", "device", "seconds"} <= record["provenance"].keys()
+        )
     except (KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
         raise ValueError(f"{file} is damaged or of another version. Keep the model again: `looped keep`.")
     return record
-
-
-def _is_whole(record: Any) -> bool:
-    """Whether a record has its curves and facts; a damaged one may also raise a KeyError, TypeError, AttributeError."""
-    curves = [*record["by_examples"].values(), record["by_loops"], record["check"]]
-    lengths = [{len(curve[key]) for key in ("x", "mean", "low", "high")} for curve in curves]
-    counts = [record[key] for key in ("parameters", "trained_loops", "points", "prompts", "seed")]
-    return (
-        all(len(distinct) == 1 and 0 not in distinct for distinct in lengths)
-        and all(type(count) is int for count in counts)
-        and all(loops.isdigit() for loops in record["by_examples"])
-        and str(record["trained_loops"]) in record["by_examples"]
-        and isinstance(record["task"], str)
-        and {"command", "commit", "device", "seconds"} <= record["provenance"].keys()
-        and all(
-            isinstance(number, (int, float, type(None)))
-            for curve in curves
-            for key in ("mean", "low", "high")
-            for number in curve[key]
-        )
-    )
 
 
 def summary(path: Path) -> dict[str, Any]:
@@ -212,7 +186,8 @@ def summary(path: Path) -> dict[str, Any]:
     }
 
 
-def _check_target(target: Path, name: str, run: Run, again: bool, *, named: bool) -> None:
+def _check_target(target: Path, given: str | None, run: Run, again: bool) -> None:
+    name = run.setup.name if given is None else given
     if not is_plain(name) or name.startswith("."):
         raise ValueError(
             f"a kept model's name has letters, digits, '.', '_' and '-', and does not begin with '.'; got {name!r}."
@@ -221,7 +196,7 @@ def _check_target(target: Path, name: str, run: Run, again: bool, *, named: bool
         raise ValueError(f"{target} already exists. Keep it under another `--name`, or replace it with `--again`.")
     if target.exists() and not is_kept(target):
         raise ValueError(f"{target} is not a kept model, so it is not replaced. Remove it, or give another `--name`.")
-    if target.exists() and not named and read_json(target / "config.json") != read_json(run.path / "config.json"):
+    if target.exists() and given is None and read_json(target / "config.json") != read_json(run.path / "config.json"):
         raise ValueError(f"{target} is of another experiment. Give `--name {name}` to replace it all the same.")
 
 
@@ -252,20 +227,18 @@ def _finished(run: Run) -> Checkpoint:
 def _weights(run: Run, checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The weights that an evaluation reads, in float32 at least: the averaged ones if the run has them."""
     tensors = checkpoint.part("average") or checkpoint.part("model")
-    weights = {f"model/{key}": _widened(tensor) for key, tensor in tensors.items()}
+    weights = {  # half precision becomes float32; float64 stays, since a construction may need it
+        f"model/{key}": tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+        if tensor.is_floating_point()
+        else tensor
+        for key, tensor in tensors.items()
+    }
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     if size > MAX_BYTES:
         raise ValueError(
             f"the weights in {run.path} take {size / 1e6:.1f} MB; a kept file has at most {MAX_BYTES / 1e6:.0f} MB."
         )
     return weights
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    """Half precision as float32; float64 stays, since a construction may need it."""
-    if not tensor.is_floating_point():
-        return tensor
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def _origin(run: Run) -> dict[str, Any]:

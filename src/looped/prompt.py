@@ -1,10 +1,8 @@
 """What a task samples and a model reads: pairs to learn a function from, or a sequence to continue."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -16,6 +14,8 @@ B = TypeVar("B", bound="_Batch")
 
 class _Batch(ABC):
     """What both kinds of prompt share: their fields are tensors, batch first."""
+
+    weights: Tensor | None
 
     @property
     @abstractmethod
@@ -35,6 +35,12 @@ class _Batch(ABC):
     def rows(self: B, index: slice | Tensor | tuple[slice, ...]) -> B:
         """The prompts at `index` of the batch; where there is an axis of models, index that first."""
         return self._map(lambda tensor: tensor[index])
+
+    def head(self: B, n: int) -> B:
+        """The first `n` pairs of every prompt, or tokens of every sequence."""
+        axis, length = len(self.places) - 1, min(n, self.num_positions)
+        heads = {key: value.narrow(axis, 0, length) for key, value in vars(self).items() if isinstance(value, Tensor)}
+        return type(self)(**{**vars(self), **heads})
 
     def clone(self: B) -> B:
         """A copy in new memory."""
@@ -62,10 +68,15 @@ class _Batch(ABC):
 
     def _check_tensors(self, *names: str) -> None:
         """Refuse what is not a tensor; this must be cheap, since every training step makes prompts."""
-        for name in names:
+        for name in (*names, *(() if self.weights is None else ("weights",))):
             value = getattr(self, name)
             if not isinstance(value, Tensor):
                 raise ValueError(f"`{name}` must be a torch tensor; got {type(value).__name__}. Use torch.as_tensor.")
+
+    def _check_weights(self) -> None:
+        places = tuple(self.places)
+        if self.weights is not None and self.weights.shape != places:
+            raise ValueError(f"`weights` must have one number per position, {places}; got {tuple(self.weights.shape)}.")
 
     def _map(self: B, function: Callable[[Tensor], Tensor]) -> B:
         return _zip(lambda tensors: function(tensors[0]), [self])
@@ -86,7 +97,7 @@ class Prompt(_Batch):
     """What generated the labels (`w`, `noise`...), batch first: for evaluation only, models never read it."""
 
     def __post_init__(self) -> None:
-        self._check_tensors("xs", "ys", *(() if self.weights is None else ("weights",)))
+        self._check_tensors("xs", "ys")
         if self.xs.ndim < 3 or self.ys.shape != self.xs.shape[:-1]:
             raise ValueError(
                 f"`xs` must be (batch, n, d) and `ys` (batch, n); got {tuple(self.xs.shape)} and "
@@ -98,10 +109,7 @@ class Prompt(_Batch):
             raise ValueError(
                 f"a prompt holds floats; got {self.xs.dtype} and {self.ys.dtype}. Call `.float()` on them."
             )
-        if self.weights is not None and self.weights.shape != self.ys.shape:
-            raise ValueError(
-                f"`weights` must have the shape of `ys`, {tuple(self.ys.shape)}; got {tuple(self.weights.shape)}."
-            )
+        self._check_weights()
 
     @property
     def num_examples(self) -> int:
@@ -117,11 +125,6 @@ class Prompt(_Batch):
     def d(self) -> int:
         """The dimension of each x."""
         return self.xs.shape[-1]
-
-    def head(self, n: int) -> Prompt:
-        """The first `n` pairs of every prompt."""
-        weights = None if self.weights is None else self.weights[..., :n]
-        return replace(self, xs=self.xs[..., :n, :], ys=self.ys[..., :n], weights=weights)
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,7 @@ class Sequence(_Batch):
     """What generated the sequence, batch first: for evaluation only, models never read it."""
 
     def __post_init__(self) -> None:
-        self._check_tensors("tokens", "targets", *(() if self.weights is None else ("weights",)))
+        self._check_tensors("tokens", "targets")
         places = self.places
         if len(places) < 2 or places != _places(self.targets):
             raise ValueError(
@@ -152,10 +155,7 @@ class Sequence(_Batch):
                 "a sequence needs at least one prompt, token and dimension; got "
                 f"{tuple(self.tokens.shape)} and {tuple(self.targets.shape)}."
             )
-        if self.weights is not None and self.weights.shape != places:
-            raise ValueError(
-                f"`weights` must have one number per token, {tuple(places)}; got {tuple(self.weights.shape)}."
-            )
+        self._check_weights()
 
     @property
     def places(self) -> torch.Size:
@@ -166,14 +166,6 @@ class Sequence(_Batch):
     def d(self) -> int:
         """The dimension of each token; 1 for whole numbers."""
         return self.tokens.shape[-1] if self.tokens.is_floating_point() else 1
-
-    def head(self, n: int) -> Sequence:
-        """The first `n` tokens of every sequence."""
-        tokens, targets = (
-            part[..., :n, :] if part.is_floating_point() else part[..., :n] for part in (self.tokens, self.targets)
-        )
-        weights = None if self.weights is None else self.weights[..., :n]
-        return replace(self, tokens=tokens, targets=targets, weights=weights)
 
 
 def _places(tokens: Tensor) -> torch.Size:

@@ -1,7 +1,5 @@
 """Recipes are functions that return an `Experiment`: those of the papers, found by import, and the user's own."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil
@@ -42,10 +40,9 @@ def setup(name: str, scale: str | None = None) -> Setup:
             raise ValueError(f"a recipe of your own reads `file.py:function`; got `{name}`, which is no such function.")
     elif (recipe := recipes().get(name)) is None:
         raise ValueError(f"no recipe is called `{name}`. {nearest(name, recipes())}")
-    takes_scale = "scale" in inspect.signature(recipe).parameters
     if scale is not None and scale not in SCALES:
         raise ValueError(f"`scale` must be one of {', '.join(SCALES)}; got `{scale}`. {nearest(scale, SCALES)}")
-    if scale is not None and not takes_scale:
+    if scale is not None and "scale" not in inspect.signature(recipe).parameters:
         raise ValueError(f"`{name}` comes in one scale only; leave `--scale` out.")
     try:
         result = recipe(scale) if scale is not None else recipe()

@@ -4,14 +4,11 @@ OUT/NAME.SCALE.json            numbers, claims, provenance
 OUT/figures/NAME.SCALE.svg     the figure, and .png
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import pkgutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,8 @@ from looped.training.provenance import provenance
 
 FORMAT = 2
 """Version of a result file; version 1 held nested data of every figure's own."""
+SAVE_EVERY_S = 5.0
+"""How often the seconds spent on a study are saved."""
 DAMAGE = (KeyError, TypeError, IndexError, AttributeError, ValueError, ArithmeticError)
 """Errors that judging or drawing raises when the numbers have another form."""
 
@@ -47,7 +46,7 @@ class Result:
     provenance: dict[str, Any]
     """Command, commit, device, versions, seconds, trainings."""
     path: Path
-    """The file that keeps it."""
+    """The file that it was read from or written to."""
     measured: bool = False
     """Measured just now; otherwise read from the file."""
     shipped: bool = False
@@ -75,8 +74,8 @@ def select(names: Sequence[str]) -> list[Study]:
     chosen: dict[str, Study] = {}
     for name in names:
         if ".py" in name:
-            own_study = from_file(name)
-            chosen[own_study.name] = own_study
+            study = from_file(name)
+            chosen[study.name] = study
             continue
         panels = {key for key in known if key[:-1] == name and key[-1].isalpha()}
         hits = {key: known[key] for key in known if key == name or key.startswith(f"{name}.") or key in panels}
@@ -118,31 +117,20 @@ def reproduce(
     settings, key = study.settings(scale), study.settings_hash(scale)
     check_folder(out, "results")
     path = out / f"{study.name}.{scale}.json"
-    content, from_shipped = _read(path, again=again), False
-    if content.get("settings_hash") != key and shipped is not None:
-        ours = _read(shipped / path.name, again=again)
-        from_shipped = ours.get("settings_hash") == key
-        content = ours if from_shipped else content
-    measured = content.get("settings_hash") != key
+    sources = [path] if shipped is None else [path, shipped / path.name]
+    hits = ((file, data) for file in sources if (data := _read(file, again=again)).get("settings_hash") == key)
+    source, content = next(hits, (path, {}))
+    measured = not content
     if measured:
-        context = Context(scale=scale, device=torch.device(device), progress=progress, runs=runs)
-        with stopwatch(runs / f".{study.name}.{scale}-{key}.seconds.json") as seconds:
-            table = study.measure(scale)(study.cells(scale), context)
-        # through JSON and back, so that a fresh result and a kept one are the same thing
-        data = json.loads(json.dumps(table.to_data(), allow_nan=False))
-        origin = {**provenance(device), "seconds": round(seconds(), 2)}
+        watch = Stopwatch(runs / f".{study.name}.{scale}-{key}.seconds.json")
+        context = Context(scale=scale, device=torch.device(device), progress=watch.saving(progress), runs=runs)
+        table = study.measure(scale)(study.cells(scale), context)
+        origin = {**provenance(device), "seconds": round(watch.seconds(), 2)}
+        watch.path.unlink(missing_ok=True)
         origin |= {"trainings": context.trainings} if context.trainings else {}
-    else:
-        data, origin = content.get("table", []), content.get("provenance", {})
-    source = shipped / path.name if from_shipped and shipped is not None else path
-    try:
-        table = Table.from_data(data)
-        claims = study.judge(table, scale)
-        origin = {**origin, "seconds": float(origin["seconds"])}
-    except DAMAGE as error:
-        if measured:
-            raise
-        raise damaged(source, error) from None
+        # through JSON and back, so that a fresh result and a kept one are the same thing
+        content = json.loads(json.dumps({"provenance": origin, "table": table.to_data()}, allow_nan=False))
+    result = _judged(study, scale, content, source, measured=measured, shipped=source != path)
     written = {
         "format": FORMAT,
         "study": study.name,
@@ -150,31 +138,49 @@ def reproduce(
         "scale": scale,
         "settings": settings,
         "settings_hash": key,
-        "claims": [claim.to_data() for claim in claims],
-        "provenance": origin,
-        "table": data,
+        "claims": [claim.to_data() for claim in result.claims],
+        "provenance": result.provenance,
+        "table": content["table"],
     }
     write_json(path, written)
-    where = {"provenance": origin, "path": path, "measured": measured, "shipped": from_shipped}
-    return Result(study=study, scale=scale, table=table, claims=claims, **where)
+    return result
 
 
-@contextmanager
-def stopwatch(path: Path) -> Iterator[Callable[[], float]]:
-    """Seconds spent in the block, together with those of earlier attempts that were interrupted."""
-    started = time.monotonic()
-    earlier = float(read_json(path)["seconds"]) if path.is_file() else 0.0
-
-    def seconds() -> float:
-        return earlier + time.monotonic() - started
-
+def _judged(study: Study, scale: str, content: dict[str, Any], path: Path, **about: bool) -> Result:
+    """The result of a file's content, its claims judged anew."""
     try:
-        yield seconds
-    except BaseException:
-        if path.parent.is_dir():
-            write_json(path, {"seconds": seconds()})
-        raise
-    path.unlink(missing_ok=True)
+        table, origin = Table.from_data(content["table"]), content["provenance"]
+        origin = {**origin, "seconds": float(origin["seconds"])}
+        claims = study.judge(table, scale)
+    except DAMAGE as error:
+        if about.get("measured"):
+            raise
+        raise damaged(path, error) from None
+    return Result(study=study, scale=scale, table=table, claims=claims, provenance=origin, path=path, **about)
+
+
+class Stopwatch:
+    """Seconds spent on a study; those of attempts that were interrupted or killed are read from a file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.earlier = float(read_json(path)["seconds"]) if path.is_file() else 0.0
+        self.started = self.saved = time.monotonic()
+
+    def seconds(self) -> float:
+        """Over all attempts."""
+        return self.earlier + time.monotonic() - self.started
+
+    def saving(self, progress: Callable[[str, float], None]) -> Callable[[str, float], None]:
+        """The same progress, which also saves the seconds now and then."""
+
+        def report(what: str, share: float) -> None:
+            if time.monotonic() - self.saved > SAVE_EVERY_S and self.path.parent.is_dir():
+                write_json(self.path, {"seconds": self.seconds()})
+                self.saved = time.monotonic()
+            progress(what, share)
+
+        return report
 
 
 def _read(path: Path, *, again: bool) -> dict[str, Any]:
@@ -184,8 +190,8 @@ def _read(path: Path, *, again: bool) -> dict[str, Any]:
         raise damaged(path, "it holds no object")
     if content and content.get("format", 1) != FORMAT:
         raise ValueError(
-            f"{path} was written by another version of looped. Convert it with `python tools/carry_over.py {path}`, "
-            "or measure it anew with `--again`."
+            f"{path} was written by another version of looped. Convert it with `python tools/carry_results.py "
+            f"{path.parent}`, or measure it anew with `--again`."
         )
     return content
 
@@ -203,11 +209,7 @@ def kept_results(out: Path) -> list[Result]:
         study = known.get(str(content.get("study"))) if isinstance(content, dict) else None
         if study is None or str(content.get("scale")) not in study.scales:
             continue
-        try:
-            scale, table = content["scale"], Table.from_data(content["table"])
-            outdated = content.get("settings_hash") != study.settings_hash(scale)
-            where = {"provenance": content["provenance"], "path": path, "outdated": outdated}
-            results.append(Result(study=study, scale=scale, table=table, claims=study.judge(table, scale), **where))
-        except DAMAGE as error:
-            raise damaged(path, error) from None
+        scale = content["scale"]
+        outdated = content.get("settings_hash") != study.settings_hash(scale)
+        results.append(_judged(study, scale, content, path, outdated=outdated))
     return results

@@ -4,8 +4,6 @@ Format 2 has one class per optimiser, adds `train.depth` to the model's loops, c
 `Setup`, and has no fields that nothing read. `tools/carry_over.py` rewrites files with this, once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

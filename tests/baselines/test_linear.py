@@ -60,12 +60,14 @@ def test_least_squares_is_exact_without_noise_from_d_examples_on():
     assert error[:, :20].max() > 0.1
 
 
-def test_least_squares_with_repeated_examples():
+@pytest.mark.parametrize("zero", [False, True])
+def test_least_squares_with_repeated_zero_and_dependent_examples(zero):
     """The same x again, with another label: the fit takes the mean, and the rank does not grow."""
     xs, ys = numbers(10, 12, 4, seed=1)
-    xs[:, 1] = xs[:, 0]
-    xs[:, 5] = xs[:, 2]
-    xs[:, 6] = xs[:, 2]
+    if zero:
+        xs[:, [0, 7]], xs[:, 3] = 0, 2 * xs[:, 1] - xs[:, 2]
+    else:
+        xs[:, 1], xs[:, [5, 6]] = xs[:, 0], xs[:, [2]]
     agree(least_squares(prompt_of(xs, ys)), *by_lstsq(xs, ys))
 
 
@@ -75,14 +77,6 @@ def test_least_squares_with_examples_in_a_subspace(rank):
     xs, ys = numbers(10, 12, 6, seed=2)
     basis = np.linalg.qr(rng.normal(size=(6, rank)))[0]
     xs = xs @ basis @ basis.T
-    agree(least_squares(prompt_of(xs, ys)), *by_lstsq(xs, ys))
-
-
-def test_least_squares_with_zero_and_dependent_examples():
-    xs, ys = numbers(10, 12, 4, seed=3)
-    xs[:, 0] = 0
-    xs[:, 3] = 2 * xs[:, 1] - xs[:, 2]
-    xs[:, 7] = 0
     agree(least_squares(prompt_of(xs, ys)), *by_lstsq(xs, ys))
 
 
@@ -110,22 +104,14 @@ def test_least_squares_of_masked_dimensions():
     )
 
 
-@pytest.mark.parametrize("scale", [1e-4, 1e4])
-def test_least_squares_does_not_depend_on_the_unit_of_x(scale):
-    xs, ys = numbers(10, 12, 4, seed=5)
-    torch.testing.assert_close(
-        least_squares(prompt_of(scale * xs, ys)), least_squares(prompt_of(xs, ys)), rtol=1e-8, atol=1e-9
-    )
-
-
-@pytest.mark.parametrize("penalty", [1e-3, 0.25, 1.0, 30.0])
+@pytest.mark.parametrize("penalty", [1e-8, 1e-4, 1e-3, 0.25, 1.0, 30.0])
 @pytest.mark.parametrize(("n", "d"), [(12, 5), (6, 10)])
 def test_ridge_equals_scikit_learn_on_every_prefix(penalty, n, d):
+    """With hardly any penalty, from d + 2 examples on: before, the problem itself is too badly conditioned."""
     xs, ys = numbers(5, n, d, seed=6)
     got = ridge(prompt_of(xs, ys), penalty).numpy()
-    assert (got[:, 0] == 0).all()
     for b in range(5):
-        for i in range(1, n):
+        for i in range(1 if penalty >= 1e-3 else d + 2, n):
             fit = Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(xs[b, :i], ys[b, :i])
             assert got[b, i] == pytest.approx(float(xs[b, i] @ fit.coef_), rel=1e-8, abs=1e-9)
 
@@ -164,13 +150,6 @@ def test_averaging_is_the_mean_of_x_y(n, d):
             assert got[b, i] == pytest.approx(w @ xs[b, i], abs=1e-12)
 
 
-@pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.5), averaging])
-def test_baselines_compute_in_float64(baseline):
-    xs, ys = numbers(4, 9, 3, seed=10)
-    single = prompt_of(xs, ys).to(torch.float32)
-    assert torch.equal(baseline(single), baseline(single.to(torch.float64)))
-
-
 @pytest.mark.parametrize("as_double", [False, True])
 def test_least_squares_of_float32_examples_in_a_subspace(as_double):
     """Their rounding is no new direction, also once they are float64: the fit is that of the subspace's coordinates."""
@@ -206,17 +185,6 @@ def test_a_ridge_path_is_ridge_for_each_penalty():
             ridge_path(prompt, bad)
 
 
-@pytest.mark.parametrize("penalty", [1e-8, 1e-4])
-def test_ridge_keeps_its_digits_with_hardly_any_penalty(penalty):
-    xs, ys = numbers(5, 12, 5, seed=15)
-    got = ridge(prompt_of(xs, ys), penalty).numpy()
-    for b in range(5):
-        for i in range(7, 12):
-            # scikit-learn's own by singular values
-            fit = Ridge(alpha=penalty, fit_intercept=False, solver="svd").fit(xs[b, :i], ys[b, :i])
-            assert got[b, i] == pytest.approx(float(xs[b, i] @ fit.coef_), rel=1e-8, abs=1e-8)
-
-
 @pytest.mark.parametrize("baseline", [least_squares, averaging])
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**31), exponent=st.integers(-30, 30), factor=st.floats(-1e30, 1e30))
@@ -227,16 +195,6 @@ def test_labels_carry_their_unit_and_least_squares_none_of_x(baseline, seed, exp
     wanted = baseline(prompt_of(xs, ys)) * unit * factor
     size = float(wanted.abs().max())
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9 * size + 1e-300)
-
-
-@pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.3), averaging])
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**31))
-def test_order_of_the_examples_does_not_matter(baseline, seed):
-    xs, ys = numbers(2, 9, 4, seed=seed)
-    order = [*np.random.default_rng(seed).permutation(8), 8]
-    got, wanted = baseline(prompt_of(xs[:, order], ys[:, order])), baseline(prompt_of(xs, ys))
-    torch.testing.assert_close(got[:, -1], wanted[:, -1], rtol=1e-7, atol=1e-8)
 
 
 @pytest.mark.parametrize("baseline", [least_squares, lambda prompt: ridge(prompt, 0.3), averaging])

@@ -1,86 +1,65 @@
-"""`looped list figures`: what each claims, and what has been run."""
+"""`looped list figures` and `looped list claims`: what each claims, and what has been run."""
 
 import json
 
 import pytest
 
-from looped.cli import main
 from looped.files import write_json
-from looped.reproduce import figures, settings_hash
+from looped.reproduce import studies
+
+NUMBERS = {"value": 1.0, "low": 0.5, "high": 1.5, "asked": "below 2", "note": "a preview; more"}
+
+
+def result(name, *verdicts):
+    """The content of a result file with the verdicts on the study's first claims."""
+    claims = zip(studies()[name].claims, verdicts, strict=False)
+    return {"claims": [{"id": f"{name}.{claim.name}", "verdict": verdict, **NUMBERS} for claim, verdict in claims]}
 
 
 @pytest.fixture
-def listed(capsys, tmp_path):
-    """The lines of the figures, with `tmp_path` as the folder of results."""
+def listed(call, tmp_path, monkeypatch):
+    """What a list has, in a folder without results."""
+    monkeypatch.chdir(tmp_path)
 
-    def run():
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main(["list", "figures", "--results", str(tmp_path), "--json"])
-        assert ended.value.code == 0
-        return json.loads(capsys.readouterr().out)["figures"]
+    def run(kind, *arguments):
+        code, out, _ = call("list", kind, *arguments, "--json")
+        assert code == 0
+        return json.loads(out)[kind]
 
     return run
 
 
 def test_a_figure_says_what_it_claims_and_at_which_scales_it_was_run(listed, tmp_path):
-    before = listed()
-    assert before["yang24.fig3"].endswith("(2 claims; results: none)")
-    assert before["yang24.fig5"].endswith("(1 claim; results: none)")
-    verdicts = {"smoke": ["not judged"] * 2, "cpu": ["holds", "fails"]}
-    for scale, found in verdicts.items():
-        names = ("yang24.fig3.injection_flat", "yang24.fig3.tying_diverges")
-        claims = [{"id": name, "verdict": one} for name, one in zip(names, found, strict=True)]
-        key = settings_hash(figures()["yang24.fig3"], scale)
-        write_json(tmp_path / f"yang24.fig3.{scale}.json", {"claims": claims, "settings_hash": key})
-    after = listed()
-    assert after["yang24.fig3"].endswith("(2 claims; results: smoke, cpu 1/2)")
-    assert {name: line for name, line in after.items() if name != "yang24.fig3"} == {
-        name: line for name, line in before.items() if name != "yang24.fig3"
-    }
+    before = listed("figures", "--results", tmp_path)
+    study = studies()["yang24.fig3"]
+    count = len(study.claims)
+    assert before["yang24.fig3"].endswith(f"({count} claim{'s' * (count != 1)}; results: none)")
+    for scale, verdict in {"smoke": "not judged", "cpu": "holds"}.items():
+        content = {**result("yang24.fig3", *[verdict] * count), "settings_hash": study.settings_hash(scale)}
+        write_json(tmp_path / f"yang24.fig3.{scale}.json", content)
+    write_json(tmp_path / "yang24.fig5.cpu.json", {**result("yang24.fig5", "fails"), "settings_hash": "another"})
+    after = listed("figures", "--results", tmp_path)
+    assert after["yang24.fig3"].endswith(f"results: smoke, cpu {count}/{count})")
+    assert after["yang24.fig5"].endswith("results: cpu 0/1 with other settings)")
+    changed = {name for name in after if after[name] != before[name]}
+    assert changed == {"yang24.fig3", "yang24.fig5"}
 
 
-def test_a_result_of_other_settings_is_listed_as_such(listed, tmp_path):
-    claims = [{"id": "yang24.fig3.tying_diverges", "verdict": "holds"}]
-    write_json(tmp_path / "yang24.fig3.cpu.json", {"claims": claims, "settings_hash": "another"})
-    assert listed()["yang24.fig3"].endswith("results: cpu 1/1 with other settings)")
-
-
-def test_where_there_are_no_results_those_of_looped_are_listed(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit):
-        main(["list", "claims", "--json"])
-    assert "paper: holds" in json.loads(capsys.readouterr().out)["claims"]["yang24.fig2.fixed_point"]
-
-
-def test_results_here_come_before_those_of_looped_and_hide_no_others(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "results").mkdir()
-    claims = [{"id": "yang24.fig2.fixed_point", "verdict": "fails"}]
-    write_json(tmp_path / "results" / "yang24.fig2.paper.json", {"claims": claims})
-    with pytest.raises(SystemExit):
-        main(["list", "claims", "--json"])
-    lines = json.loads(capsys.readouterr().out)["claims"]
-    assert lines["yang24.fig2.fixed_point"].endswith("paper: fails]")
-    assert "cpu: " in lines["yang24.fig2.fixed_point"]
-    assert "paper: " in lines["yang24.fig10a.outperforms"]
-
-
-def test_a_claim_says_at_which_scales_it_holds(capsys, tmp_path):
-    claims = [{"id": "yang24.fig3.tying_diverges", "verdict": "fails"}]
-    write_json(tmp_path / "yang24.fig3.cpu.json", {"claims": claims})
-    with pytest.raises(SystemExit) as ended:
-        main(["list", "claims", "--results", str(tmp_path), "--json"])
-    assert ended.value.code == 0
-    lines = json.loads(capsys.readouterr().out)["claims"]
-    assert lines["yang24.fig3.tying_diverges"].endswith("[cpu: fails]")
-    assert lines["yang24.fig3.injection_flat"].endswith("[no result kept]")
+def test_results_here_come_before_those_of_looped_and_hide_no_others(listed, tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    monkeypatch.setattr("looped.cli.listing.own_results", lambda: own)
+    for folder, verdict in ((own, "holds"), (tmp_path / "results", "fails")):
+        folder.mkdir()
+        write_json(folder / "yang24.fig2.paper.json", result("yang24.fig2", verdict))
+    write_json(own / "yang24.fig3.paper.json", result("yang24.fig3", "not judged"))
+    lines = listed("claims")
+    first, second = (f"{name}.{studies()[name].claims[0].name}" for name in ("yang24.fig2", "yang24.fig3"))
+    assert lines[first].startswith("fails: 1 [0.5, 1.5], asked: below 2. ")
+    assert lines[second].startswith("not judged (a preview). ")
+    assert {line.partition(". ")[0] for name, line in lines.items() if name not in (first, second)} == {"not run"}
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"claims": [{"verdict": "holds"}]}', '{"claims": 3}'])
-def test_a_damaged_result_is_one_line(capsys, tmp_path, text):
+def test_a_damaged_result_is_one_line(refused, tmp_path, text):
     (tmp_path / "yang24.fig3.cpu.json").write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        main(["list", "figures", "--results", str(tmp_path)])
-    assert ended.value.code == 2
-    assert "yang24.fig3.cpu.json" in capsys.readouterr().err
+    assert "yang24.fig3.cpu.json" in refused("list", "figures", "--results", tmp_path)

@@ -129,7 +129,9 @@ def test_a_figure_that_cannot_be_made_stops_no_other(names, call, tmp_path, monk
     assert (tmp_path / "results" / "figures" / "chen24.fig1.smoke.png").is_file()
 
 
-@pytest.mark.parametrize("content", ["3", "{}", '{"settings_hash": HASH, "data": {}, "provenance": {"seconds": 1}}'])
+@pytest.mark.parametrize(
+    "content", ["3", "{}", '{"format": 2, "settings_hash": HASH, "table": {}, "provenance": {"seconds": 1}}']
+)
 def test_a_damaged_result_is_not_drawn(content, call, refused, tmp_path):
     where = ("--scale", "smoke", "--device", "cpu", "--out", tmp_path, "--quiet")
     assert call("reproduce", "chen24.fig1", *where)[0] == 0

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from looped.constructions import gao24
-from looped.constructions.gao24 import Dense, Limits, construct, interpret
+from looped.constructions.compiler import Limits, construct
+from looped.constructions.gao24 import gradient, newton_regression, prefix_descent, sequence
+from looped.constructions.gao24.gradient import Dense
+from looped.constructions.interpreter import interpret
 from looped.evaluation.curves import evaluate
 from looped.experiment import Adam, Experiment, Setup, TrainConfig
 from looped.models.algoformer import given, pairs
@@ -76,8 +78,8 @@ def case_a2(seed, steps=20):
     start, eta = draws.normal(size=(m, d)), safe(xs)
     fitted = [descend(x, y, eta, steps, start) for x, y in zip(xs, ys, strict=True)]
     wanted = [[*(x @ a.T - y), a @ q] for x, y, q, a in zip(xs, ys, query, fitted, strict=True)]
-    written = gao24.lemma_a2(d=d, outputs=m, num_examples=n, eta=eta)
-    return written, gao24.lemma_a2_tokens(xs, ys, query, start), steps, np.array(wanted), slice(0, None, 2), 1e-7
+    written = gradient.lemma_a2(d=d, outputs=m, num_examples=n, eta=eta)
+    return written, gradient.lemma_a2_tokens(xs, ys, query, start), steps, np.array(wanted), slice(0, None, 2), 1e-7
 
 
 def case_a3(seed):
@@ -88,7 +90,7 @@ def case_a3(seed):
     for t, i in np.ndindex(seq, copies):
         if t - i - 1 >= 0:
             wanted[:, t, i] = xs[:, t - i - 1]
-    return gao24.lemma_a3(d=d, copies=copies, seq=seq), xs, 1, wanted.reshape(2, seq, -1), slice(None), 1e-10
+    return sequence.lemma_a3(d=d, copies=copies, seq=seq), xs, 1, wanted.reshape(2, seq, -1), slice(None), 1e-10
 
 
 def case_a4(seed, kappa=10, steps=15):
@@ -98,7 +100,7 @@ def case_a4(seed, kappa=10, steps=15):
     starts = np.stack([x.T @ x / np.linalg.norm(x.T @ x, 2) ** 2 for x in xs])
     wanted = np.stack([x @ newton(x.T @ x, m, steps) for x, m in zip(xs, starts, strict=True)])
     demanded = 1e-6 if kappa == 10 else 1e-4
-    written, tokens = gao24.lemma_a4(d=d, num_examples=n), gao24.lemma_a4_tokens(xs, starts)
+    written, tokens = newton_regression.lemma_a4(d=d, num_examples=n), newton_regression.lemma_a4_tokens(xs, starts)
     return written, tokens, steps, wanted, slice(0, -2, 2), demanded
 
 
@@ -116,8 +118,8 @@ def case_a5(seed, steps=20):
     xs, ys, start = draws.normal(size=(2, n, d)), draws.normal(size=(2, n)), draws.normal(size=(2, n, d))
     eta = min(safe(xs[:, :i]) for i in range(1, n))
     wanted = np.stack([decoder(x, y, w, eta, steps) for x, y, w in zip(xs, ys, start, strict=True)])
-    written = gao24.lemma_a5(d=d, num_pairs=n, eta=eta)
-    return written, gao24.lemma_a5_tokens(xs, ys, start), steps, wanted, slice(0, None, 2), 1e-7
+    written = prefix_descent.lemma_a5(d=d, num_pairs=n, eta=eta)
+    return written, prefix_descent.lemma_a5_tokens(xs, ys, start), steps, wanted, slice(0, None, 2), 1e-7
 
 
 def case_31(seed, steps=20):
@@ -128,7 +130,7 @@ def case_31(seed, steps=20):
     eta = safe(features[:, :-1])
     fitted = [descend(f[:-1], y[:-1], eta, steps, np.zeros((m, sizes[-1]))) for f, y in zip(features, ys, strict=True)]
     wanted = np.array([[a @ f[-1]] for a, f in zip(fitted, features, strict=True)])
-    written = gao24.theorem_31(phi, outputs=m, num_examples=n, eta=eta)
+    written = gradient.theorem_31(phi, outputs=m, num_examples=n, eta=eta)
     return written, as_tokens(xs, ys), steps, wanted, slice(None), 1e-5
 
 
@@ -141,7 +143,7 @@ def case_32(seed, steps=20):
     eta = safe(features[:, :-1])
     fitted = [descend(f[:-1], x[1:], eta, steps, np.zeros((d, sizes[-1]))) for f, x in zip(features, xs, strict=True)]
     wanted = np.array([[a @ f[-1]] for a, f in zip(fitted, features, strict=True)])
-    written = gao24.theorem_32(phi, d=d, order=order, num_examples=n, eta=eta)
+    written = sequence.theorem_32(phi, d=d, order=order, num_examples=n, eta=eta)
     return written, xs, steps, wanted, slice(None), 1e-5
 
 
@@ -158,7 +160,7 @@ def case_33(seed, steps=20, asked=None):
     inverse = np.where(then > 0, then, then / LEAKY)
     fitted = [descend(s[:-1], t[:-1], eta, steps, np.zeros((d, d))) for s, t in zip(now, inverse, strict=True)]
     wanted = np.array([[leaky(w @ s[-1])] for w, s in zip(fitted, now, strict=True)])
-    written = gao24.theorem_33(d=d, steps=length, num_examples=n, eta=eta, slope=LEAKY)
+    written = sequence.theorem_33(d=d, steps=length, num_examples=n, eta=eta, slope=LEAKY)
     return written, chains.reshape(2, -1, d)[:, : n * (length + 1) + asked + 1], steps, wanted, slice(None), 1e-5
 
 
@@ -170,7 +172,7 @@ def case_41(seed, kappa=10, steps=15):
     alpha = 1 / max(np.linalg.norm(x.T @ x, 2) for x in xs) ** 2
     wanted = np.array([[q[0] @ newton(x.T @ x, alpha * x.T @ x, steps) @ x.T @ y[:-1]]
                        for x, y, q in zip(xs, ys, query, strict=True)])  # fmt: skip
-    written = gao24.theorem_41(d=d, num_examples=n, alpha=alpha)
+    written = newton_regression.theorem_41(d=d, num_examples=n, alpha=alpha)
     demanded = 1e-6 if kappa == 10 else 1e-4
     return written, as_tokens(np.concatenate([xs, query], 1), ys), steps, wanted, slice(None), demanded
 
@@ -182,7 +184,7 @@ def case_42(seed, steps=20):
     eta = min(safe(xs[:, :i]) for i in range(1, n))
     fitted = [decoder(x, y, np.zeros((n, d)), eta, steps) for x, y in zip(xs, ys, strict=True)]
     wanted = np.array([(w * x).sum(-1, keepdims=True) for w, x in zip(fitted, xs, strict=True)])
-    written = gao24.theorem_42(d=d, num_pairs=n, eta=eta)
+    written = prefix_descent.theorem_42(d=d, num_pairs=n, eta=eta)
     return written, as_tokens(xs, ys[..., None]), steps, wanted, slice(None), 1e-5
 
 
@@ -304,13 +306,13 @@ def test_one_percent_in_one_value_block_breaks_it(name):
 def test_layers_and_heads_are_the_papers_or_fewer():
     phi, wide = (network(sizes, np.random.default_rng(0)) for sizes in ((2, 3, 3, 2), (6, 3, 2)))
     counts = {
-        "3.1": gao24.theorem_31(phi, outputs=1, num_examples=5, eta=0.1).counts(),
-        "3.2": gao24.theorem_32(wide, d=2, order=3, num_examples=5, eta=0.1).counts(),
-        "3.3": gao24.theorem_33(d=2, steps=3, num_examples=5, eta=0.1, slope=0.1).counts(),
-        "4.1": gao24.theorem_41(d=2, num_examples=5, alpha=0.1).counts(),
-        "4.2": gao24.theorem_42(d=2, num_pairs=5, eta=0.1).counts(),
-        "A.2": gao24.lemma_a2(d=2, outputs=1, num_examples=5, eta=0.1).counts(),
-        "A.3": gao24.lemma_a3(d=2, copies=3, seq=5).counts(),
+        "3.1": gradient.theorem_31(phi, outputs=1, num_examples=5, eta=0.1).counts(),
+        "3.2": sequence.theorem_32(wide, d=2, order=3, num_examples=5, eta=0.1).counts(),
+        "3.3": sequence.theorem_33(d=2, steps=3, num_examples=5, eta=0.1, slope=0.1).counts(),
+        "4.1": newton_regression.theorem_41(d=2, num_examples=5, alpha=0.1).counts(),
+        "4.2": prefix_descent.theorem_42(d=2, num_pairs=5, eta=0.1).counts(),
+        "A.2": gradient.lemma_a2(d=2, outputs=1, num_examples=5, eta=0.1).counts(),
+        "A.3": sequence.lemma_a3(d=2, copies=3, seq=5).counts(),
     }  # fmt: skip
     assert counts["A.2"]["loop"] == (1, 2)
     assert counts["A.3"]["loop"] == (1, 3)
@@ -325,7 +327,7 @@ def test_a_longer_or_shorter_prompt_of_pairs_still_descends():
     """Fewer examples than the weights were made for: the same descent with a smaller step."""
     draws = np.random.default_rng(0)
     phi, xs, ys = network((3, 4), draws), draws.normal(size=(1, 9, 3)), draws.normal(size=(1, 9, 1))
-    model = construct(gao24.theorem_31(phi, outputs=1, num_examples=20, eta=0.5))
+    model = construct(gradient.theorem_31(phi, outputs=1, num_examples=20, eta=0.5))
     features = np.array([phi_of(phi, x) for x in xs[0]])
     a = descend(features[:-1], ys[0, :-1], 0.5 * 8 / 20, 5, np.zeros((1, 4)))
     answer = model.predict(given(torch.from_numpy(as_tokens(xs, ys))), loops=5)
@@ -344,9 +346,9 @@ def saved(path, model, task, limits_note="constructed"):
 def test_a_construction_is_an_ordinary_checkpoint(tmp_path, kind):
     task, generator = LinearRegression(d=3), torch.Generator().manual_seed(0)
     if kind == "newton":
-        model = construct(gao24.theorem_41(d=3, num_examples=10, alpha=1e-3), loops=15)
+        model = construct(newton_regression.theorem_41(d=3, num_examples=10, alpha=1e-3), loops=15)
     else:
-        model = construct(gao24.theorem_42(d=3, num_pairs=11, eta=0.2), loops=20)
+        model = construct(prefix_descent.theorem_42(d=3, num_pairs=11, eta=0.2), loops=20)
     saved(tmp_path / "run", model, task)
     loaded = load(tmp_path / "run")
     prompt = task.sample(batch=4, n=11, generator=generator).to(torch.float64)
@@ -371,7 +373,7 @@ def test_a_trained_algoformer_can_start_from_a_construction(tmp_path):
     task = LinearRegression(d=3)
     # e^C / 2c multiplies what a step of Adam does to the heads, so limits are mild and steps small
     mild = Limits(temperature=0.03, anchor=9.0, sharpness=20.0, gate=1e3)
-    model = construct(gao24.theorem_42(d=3, num_pairs=11, eta=0.15), limits=mild, loops=5)
+    model = construct(prefix_descent.theorem_42(d=3, num_pairs=11, eta=0.15), limits=mild, loops=5)
     saved(tmp_path / "start", model, task)
     steps = TrainConfig(
         steps=12, batch=32, points=11, log_every=4, dtype="float64", start=str(tmp_path / "start"),
@@ -389,7 +391,7 @@ def test_a_trained_algoformer_can_start_from_a_construction(tmp_path):
 
 
 def test_the_picture_names_what_it_cannot_draw(tmp_path):
-    model = construct(gao24.theorem_42(d=2, num_pairs=4, eta=0.2))
+    model = construct(prefix_descent.theorem_42(d=2, num_pairs=4, eta=0.2))
     prompt = Prompt(torch.randn(1, 4, 2).double(), torch.randn(1, 4).double())
     with pytest.raises(ValueError, match="no subspace `z`"):
         subspaces_figure(model, prompt, names=["z"])

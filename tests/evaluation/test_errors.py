@@ -142,9 +142,9 @@ def test_a_model_that_answers_the_last_pair_is_asked_about_the_whole_prompt():
     measured = errors_of(model, TASK, questions)
     assert measured.positions == [5]
     assert measured.by_loop.shape == (3, 2)
-    xs = torch.cat((questions.prompt.xs[:, :-1], questions.queries[:, -1:]), 1)
+    xs = torch.cat((questions.prompt.xs[:, :-1], questions.queries.xs[:, -1:]), 1)
     answer = model.predict(Prompt(xs, questions.prompt.ys.clone()))
-    assert torch.allclose(measured.values, (answer - questions.answers[:, -1:]).square() / 4, rtol=1e-9)
+    assert torch.allclose(measured.values, (answer - questions.queries.ys[:, -1:]).square() / 4, rtol=1e-9)
 
 
 def test_loops_are_measured_apart():
@@ -160,7 +160,7 @@ def test_a_stack_of_models_answers_like_each_alone():
     singles = [sharp(decoder(seed)) for seed in (0, 1)]
     singles[1].read_out.weight.data.mul_(2)
     questions = ask(EqualQuery(), prompts=3, points=5)
-    both = Prompt(torch.cat((questions.prompt.xs, questions.queries)), questions.prompt.ys.repeat(2, 1))
+    both = Prompt(torch.cat((questions.prompt.xs, questions.queries.xs)), questions.prompt.ys.repeat(2, 1))
     together = stack(singles)
     with torch.no_grad(), query_stream(together, 3):
         found = together(both)[-1]
@@ -228,8 +228,8 @@ def test_a_model_without_a_defined_query_is_refused():
 def test_questions_move_whole(shifts):
     questions = draw_questions(Shifted(task=TASK, shifts=shifts), prompts=3, points=5, seed=2)
     moved = questions.to("meta").to(torch.float64)
-    parts = (moved.prompt.xs, moved.queries, moved.answers, moved.defined)
+    parts = (moved.prompt.xs, moved.judged.xs, moved.judged.ys, moved.defined)
     assert {part.device.type for part in parts if part is not None} == {"meta"}
-    assert (moved.queries is None) == (moved.answers is None) == (moved.defined is None) == (not shifts)
+    assert (moved.queries is None) == (moved.defined is None) == (not shifts)
     assert moved.judged.xs.dtype == torch.float64
     assert moved.defined is None or moved.defined.dtype == torch.bool

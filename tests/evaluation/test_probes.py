@@ -132,7 +132,7 @@ def test_a_seed_names_the_probes_and_any_target_will_do():
     assert found != call(1)
     assert found.control == []
     assert np.shape(found.probed[0].mean) == (2, 1)
-    assert found.to_data()["probed"][0]["target"] == "y"
+    assert found.probed[0].target == "y"
 
 
 def test_layers_are_loops_too():

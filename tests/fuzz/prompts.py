@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -182,18 +182,18 @@ def judges(draw: random.Random, folder: Path) -> Case:
         if judge == "evaluate":
             found = evaluate(model, task, points=points, prompts=prompts, loops=loops)
             # a model that overflows is a finding: null in JSON, said in words; never a nan in a table
-            json.dumps(finite(found.to_data()), allow_nan=False)
+            json.dumps(finite(asdict(found)), allow_nan=False)
             curves = (*found.by_examples, found.by_loops)
             assert not any("nan" in interval_at(curve, x) for curve in curves for x in curve.x)
         elif judge == "identify":
             found = identify(
                 _copy(model), task, points=points, prompts=prompts, loops=loops and min(loops, 2), max_steps=2
             )
-            check_finite("identify", found.to_data())
+            check_finite("identify", asdict(found))
         else:
             found = diagnose(model, task, points=points, prompts=prompts, loops=loops, starts=1)
             if "overflow" not in found.verdict:
-                check_finite("diagnose", found.to_data())
+                check_finite("diagnose", asdict(found))
 
     return Case(f"{judge} {name}, {prompts} prompts, {loops} loops, on {told}", act)
 

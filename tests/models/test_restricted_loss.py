@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from looped.models import restricted_loss as losses
+from looped.models.fast_losses import restricted_loss as losses
 from looped.models.fast_losses.batch_last import to_last
 from looped.models.kernel_transformer import restricted
 from looped.prompt import Prompt

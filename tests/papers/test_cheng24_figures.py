@@ -56,6 +56,8 @@ def test_distances_are_zero_at_the_theorem_s_points_and_one_far_from_them():
     matrix = torch.randn(4, 5, 5, dtype=torch.float64)
     best = min(float((matrix[0] - a * torch.eye(5)).norm() / matrix[0].norm()) for a in torch.linspace(-3, 3, 6001))
     assert float(to_identity(matrix)[0]) == pytest.approx(best, rel=1e-5)
+    diagonal = torch.stack([2 * torch.eye(3), torch.diag(torch.tensor([1.0, 2.0, 3.0]))]).double()
+    assert to_identity(diagonal).tolist() == pytest.approx([0, math.sqrt(2 / 14)])
     root = TASKS["paper"]["exp"].root
     model = functional(d=5, loops=2, layers=2, kernel=kernels.relu, models=1).build().double()
     model.put(key=torch.linalg.inv(root), query=3 * torch.linalg.inv(root), transform=0.2 * torch.eye(5), label=1.0)

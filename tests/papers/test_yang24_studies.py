@@ -22,7 +22,7 @@ from looped.papers.yang24 import (
     sparse,
     tree,
 )
-from looped.papers.yang24.trainings import PAPER, as_published, training
+from looped.papers.yang24.trainings import PAPER, as_published, shaped, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED, with_loops
 from looped.studies import Cell, Context, Study, Table
 from looped.studies.measures import trained_loops
@@ -152,7 +152,7 @@ def test_the_shown_learning_rate_is_the_best_one_over_seeds():
 def test_errors_under_a_shift_are_in_units_of_the_unshifted_task(tmp_path):
     """Answering nearly zero costs about 4 where x is doubled; least squares is exact after d examples under any."""
     measure = replace(shifts.evaluated_under("smoke", (("x scaled by 2", ScaledX(factor=2.0)),)), prompts=400)
-    cells = {Cell(model=UNLOOPED, L=1): training(shifts.unlooped_with("smoke", 1), steps=1)}
+    cells = {Cell(model=UNLOOPED, L=1): shaped(training(linear_12_layers("smoke"), steps=1), layers=1)}
     table = measure(cells, Context(scale="smoke", runs=tmp_path))
     [doubled], [plain] = table.where("by_examples", L=1), table.where("unshifted", L=1)
     assert doubled.value[0] / 4 == pytest.approx(plain.value[0], rel=0.3)
@@ -163,7 +163,7 @@ def test_errors_under_a_shift_are_in_units_of_the_unshifted_task(tmp_path):
 
 def test_slow_baselines_have_prompts_of_their_own(tmp_path):
     table, task = Table(), sparse("smoke").task
-    measure = replace(classes.sparse_evaluation("smoke"), baseline_prompts=5)
+    measure = replace(classes.FIG10A.measure("smoke"), baseline_prompts=5)
     measure.add_baselines(table, classes.FIG10A.cells("smoke"), Context(scale="smoke", runs=tmp_path))
     prompt = task.sample(batch=5, n=7, generator=torch.Generator().manual_seed(1)).to(torch.float64)
     [series] = table.where("by_examples", model="least squares")

@@ -19,10 +19,10 @@ from looped.studies import (
     curve,
     drift,
     gap,
-    geomean,
     last,
     loops_to,
     mean,
+    share,
     within_factor,
     worst,
 )
@@ -95,7 +95,7 @@ def test_labels_become_axes(table):
     assert seeds(worst(last(), over="b", among=(12, 20)), table) == pytest.approx([0.4, 0.3])
     assert seeds(best(last(), over="b"), table) == pytest.approx([0.1, 0.2])
     assert seeds(mean(last(), over="b"), table) == pytest.approx([0.25, 0.25])
-    assert seeds(geomean(last(), over="b"), table) == pytest.approx([math.sqrt(0.04), math.sqrt(0.06)])
+    assert seeds(along(last(), over="b").geomean(), table) == pytest.approx([math.sqrt(0.04), math.sqrt(0.06)])
     assert seeds(along(last(), over="b").successive().largest(), table) == pytest.approx([0.25, 1.5])
 
 
@@ -175,4 +175,19 @@ def test_texts_are_made_from_the_expression(table):
     assert "k = 2: published .0242, here 0.2 [0.1, 0.3]" in judged.note
     assert "; elsewhere: 0.6 [0.5, 0.7]; " in judged.note
     assert judged.note.endswith("because")
-    assert str((at(2, b=20) / at(2, b=12)) / last(b=20)).startswith("[error by examples (b = 20) at 2 / ")
+    ratio = at(2, b=20) / at(2, b=12)
+    assert str(ratio / last(b=20)).startswith("[error by examples (b = 20) at 2 / ")
+    assert str(worst(ratio.called("ratio"), over="T")) == "largest over T of ratio"
+    assert str(share(last(T=5) < 0.5, over="b") >= 0.5) == (
+        "share of bs with [error by examples (T = 5) at the end below 0.5] at least 0.5"
+    )
+    assert str(within_factor(at(2, b=20), 2)) == "error by examples (b = 20) at 2 at most 2 and at least 0.5"
+    assert drift(b=20).details(table)[0] == "error by loops (b = 20) at the end: 0.375 [0.25, 0.5]"
+
+
+def test_a_share_counts_values_and_has_the_seeds_behind_them(table):
+    assert seeds(share(last() < 0.35, over="b"), table) == [0.5, 1.0]
+    table.add(Cell(b=50, T=5), "kappa", 0.6, low=[0.4], high=[0.8], seed=0)
+    table.add(Cell(b=60, T=5), "kappa", 0.9, low=[0.7], high=[1.1], seed=0)
+    value = share(curve("kappa") > 0.5, over="b").value(table)
+    assert (value.by_seed, value.low, value.high, value.basis) == ((0.5,), 0.5, 0.5, "one seed")

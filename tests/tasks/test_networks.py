@@ -7,13 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from looped import config
 from looped.tasks.networks import ReLUNetwork
-from looped.tasks.task import Task
-
-
-def draw(task, *, batch, n=4, seed=0, dims=None):
-    return task.sample(batch=batch, n=n, generator=torch.Generator().manual_seed(seed), dims=dims)
+from tasks.drawing import draw
 
 
 @settings(max_examples=20, deadline=None)
@@ -60,17 +55,6 @@ def test_labels_of_one_prompt_have_the_kernel_of_a_random_relu_network():
     kernel = norms.prod() * (angle.sin() + (torch.pi - angle) * angle.cos()) / torch.pi
     product = ys.prod(1)
     assert product.mean().item() == pytest.approx(kernel.item(), abs=4 * product.std().item() / 200_000**0.5)
-
-
-def test_weights_outside_the_active_coordinates_are_zero():
-    w = draw(ReLUNetwork(d=6, hidden=3), batch=50, dims=torch.tensor(2)).truth["w"]
-    assert (w[..., :2] != 0).all()
-    assert not w[..., 2:].any()
-
-
-def test_a_task_is_data():
-    task = ReLUNetwork(d=7, hidden=11)
-    assert config.decode(config.encode(task), Task) == task
 
 
 def test_a_width_below_one_is_refused():

@@ -5,10 +5,7 @@ import torch
 from scipy import stats
 
 from looped.tasks.regression import LinearRegression, SparseRegression
-
-
-def draw(task, *, batch, n=4, seed=0, dims=None):
-    return task.sample(batch=batch, n=n, generator=torch.Generator().manual_seed(seed), dims=dims)
+from tasks.drawing import draw
 
 
 def test_labels_are_linear_in_x():

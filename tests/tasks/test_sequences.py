@@ -216,5 +216,5 @@ def test_sequences_that_do_not_fit_are_refused(unchecked):
         Sequence(torch.zeros(5, 3), torch.zeros(5, 3))
     with pytest.raises(ValueError, match="at least one prompt, token and dimension"):
         Sequence(torch.zeros(0, 5, 3), torch.zeros(0, 5, 3))
-    with pytest.raises(ValueError, match=r"one number per token, \(4, 5\); got \(5,\)"):
+    with pytest.raises(ValueError, match=r"one number per position, \(4, 5\); got \(5,\)"):
         sequence(weights=torch.ones(5))

@@ -256,6 +256,7 @@ def test_the_ten_tables_of_the_paper(data_folder, monkeypatch):
         contract.test_labels_have_mean_zero,
         contract.test_error_is_zero_at_the_labels_and_keeps_its_shape,
         contract.test_dims_may_be_a_tensor,
+        contract.test_a_task_is_data,
         contract.test_d_below_one_is_refused,
         *(partial(contract.test_coordinates_from_dims_on_are_zero, part=part) for part in (0.0, 0.5, 1.0)),
     ],

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import looped.tasks
+from looped import config
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.tasks.regression import LinearRegression, SparseRegression
@@ -20,7 +21,7 @@ EXAMPLES = [
     LinearRegression(d=3, noise=0.5),
     SparseRegression(d=6, nonzero=2),
     SparseRegression(d=4, nonzero=4, noise=1.0),
-    GaussianProcess(d=3, eigenvalues=(0.5, 2.0, 1.0), whiten=False),
+    GaussianProcess(d=3, eigenvalues=(0.5, 2.0, 1.0), rotation=None, whiten=False),
     RepresentationRegression(d=4, noise=0.5, features=3, hidden=5, representation=7),
     AutoRegression(d=6, order=2, noise=2.0),
     AutoRegression(d=1, order=1),
@@ -183,6 +184,11 @@ def test_dims_may_be_a_tensor(task):
     dims = max(1, task.d // 2)
     assert same(draw(task, dims=dims), draw(task, dims=torch.tensor(dims)))
     assert same(draw(task, dims=task.d), draw(task))
+
+
+@every_task
+def test_a_task_is_data(task):
+    assert config.decode(config.encode(task), Task) == task
 
 
 @every_task

@@ -9,13 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from looped import config
-from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
-
-
-def draw(task, *, batch, n=4, seed=0, dims=None):
-    return task.sample(batch=batch, n=n, generator=torch.Generator().manual_seed(seed), dims=dims)
+from tasks.drawing import draw
 
 
 def walk(x, features, leaves):
@@ -101,11 +96,6 @@ def test_the_tree_does_not_depend_on_x():
     deep = draw(DecisionTree(d=3, depth=1), batch=5000, n=1)
     pairs = torch.stack((deep.xs[:, 0, 0], deep.truth["features"][:, 0].float()))
     assert torch.corrcoef(pairs)[0, 1].abs() < 4 / 5000**0.5
-
-
-def test_a_task_is_data():
-    task = DecisionTree(d=7, depth=2)
-    assert config.decode(config.encode(task), Task) == task
 
 
 @pytest.mark.parametrize("depth", [-1, 17])

@@ -415,14 +415,14 @@ def test_the_best_weights_are_kept_as_such_and_stand_for_no_training(store, tmp_
 
 
 def test_a_figure_is_drawn_from_kept_models_alone(tmp_path, monkeypatch):
-    figure = studies()["yang24.fig2"]
-    measured = reproduce(figure, "smoke", out=tmp_path / "first", runs=tmp_path / "runs")
+    study = studies()["yang24.fig2"]
+    measured = reproduce(study, "smoke", out=tmp_path / "first", runs=tmp_path / "runs")
     for path in (tmp_path / "runs").iterdir():
-        one = Run.open(path)
-        keep(one, out=tmp_path / "models", points=one.experiment.train.points, prompts=8)
+        opened = Run.open(path)
+        keep(opened, out=tmp_path / "models", points=opened.experiment.train.points, prompts=8)
     monkeypatch.setattr(kept, "store", lambda: tmp_path / "models")
     monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
-    again = reproduce(figure, "smoke", out=tmp_path / "second", runs=tmp_path / "none")
+    again = reproduce(study, "smoke", out=tmp_path / "second", runs=tmp_path / "none")
     assert again.measured
     assert again.table.to_data() == measured.table.to_data()
     assert not (tmp_path / "none").exists()

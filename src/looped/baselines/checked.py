@@ -1,7 +1,5 @@
 """Checks that a baseline gets finite prompts and gives finite answers."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Concatenate, ParamSpec
@@ -35,6 +33,13 @@ def checked(
         return answers
 
     return answer
+
+
+def check_positive(**values: int | None) -> None:
+    """Refuse options below 1; None counts as not given."""
+    for name, value in values.items():
+        if value is not None and value < 1:
+            raise ValueError(f"`{name}` must be at least 1; got {value}.")
 
 
 def _overflow(name: str, prompt: Prompt) -> ValueError:

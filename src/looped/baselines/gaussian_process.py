@@ -1,7 +1,5 @@
 """The Bayes estimator under a Gaussian process, for every prefix of every prompt."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Lasso for every prefix of every prompt, by a batched solver."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -67,7 +65,9 @@ def _solve(
         # where the last step stopped at a zero, the other nonzero entries are not right yet: no new ones until they are
         w = torch.where(full_step, _descend(gram, moment, penalty, w), w)
         w, full_step = _newton(gram, moment, penalty, w)
-        violation = _violation(moment - _times(gram, w), w, penalty)
+        residual = moment - _times(gram, w)
+        # at the solution c - G w is penalty sign(w) where w is not 0, and within penalty of 0 where it is
+        violation = torch.where(w == 0, residual.abs() - penalty, (residual - penalty * w.sign()).abs()).amax(0)
         rounding = 1e-15 * gram.diagonal().amax(-1) * w.abs().sum(0)
         done = violation <= TOLERANCE * size + rounding
         solution[:, unsolved[done]] = w[:, done]
@@ -126,11 +126,6 @@ def _newton(gram: Tensor, moment: Tensor, penalty: float, w: Tensor) -> tuple[Te
     values = lengths * linear + lengths.square() / 2 * curvature + penalty * places.abs().sum(1)
     best = values.argmin(0)
     return places.gather(0, best.expand(1, *w.shape))[0], lengths.gather(0, best[None])[0] == 1
-
-
-def _violation(residual: Tensor, w: Tensor, penalty: float) -> Tensor:
-    """How far c - G w is from penalty sign(w) where w is not 0, and above penalty where w is 0."""
-    return torch.where(w == 0, residual.abs() - penalty, (residual - penalty * w.sign()).abs()).amax(0)
 
 
 def _times(gram: Tensor, w: Tensor) -> Tensor:

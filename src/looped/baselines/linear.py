@@ -1,7 +1,5 @@
 """Least squares, ridge and averaging for every prefix of every prompt, in one batched pass."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,14 +1,12 @@
 """A two-layer network trained on each prompt's examples, with all prompts as one batch of networks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from looped.baselines.checked import checked
+from looped.baselines.checked import check_positive, checked
 from looped.baselines.positions import Report, chosen
 from looped.prompt import Prompt
 
@@ -36,9 +34,7 @@ def two_layer(
     1000 steps. Each prompt has its own loss, where the program takes the mean over prompts; Adam divides that factor
     out, except for its epsilon. Positions not in `at` are NaN. Computed in the prompt's precision.
     """
-    for name, value in {"hidden": hidden, "minibatch": minibatch}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")
+    check_positive(hidden=hidden, minibatch=minibatch)
     if steps < 0:
         raise ValueError(f"`steps` must be at least 0; got {steps}.")
     batch, n, d = prompt.xs.shape
@@ -54,9 +50,9 @@ def two_layer(
             part = slice(first, first + rows)
             predictions[part, i] = 0.0
             if i:
-                trained = [weight[part].clone() for weight in weights]
+                trained = [weight[part].clone().requires_grad_() for weight in weights]
                 train(trained, prompt.xs[part, :i], prompt.ys[part, :i], batches, rate)
-                predictions[part, i] = network(trained, prompt.xs[part, i : i + 1])[:, 0].double()
+                predictions[part, i] = network(trained, prompt.xs[part, i : i + 1])[:, 0].detach().double()
             if progress:
                 progress((turn + min(1.0, (first + rows) / batch)) / len(positions))
     return predictions
@@ -98,13 +94,9 @@ def train(
     rate: float,
 ) -> None:
     """Adam on every network's loss, in place; it treats each weight alone, so one optimizer serves the whole batch."""
-    for weight in weights:
-        weight.requires_grad_()
     optimizer = torch.optim.Adam(weights, lr=rate)
     for seen in batches:
         optimizer.zero_grad()
         loss = (network(weights, xs[:, seen]) - ys[:, seen]).square().mean(1).sum()
         loss.backward()
         optimizer.step()
-    for weight in weights:
-        weight.requires_grad_(False)

@@ -1,7 +1,5 @@
 """The positions of a prompt that a slow baseline answers, and its progress."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 Report = Callable[[float], None]

@@ -1,7 +1,5 @@
 """A baseline that reads only the signs of x."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any

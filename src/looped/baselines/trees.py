@@ -1,7 +1,5 @@
 """Greedy and boosted trees, fitted by scikit-learn and XGBoost for each prompt and prefix."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -12,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.baselines.checked import checked
+from looped.baselines.checked import check_positive, checked
 from looped.baselines.positions import Report, chosen
 from looped.prompt import Prompt
 
@@ -38,7 +36,7 @@ def greedy_tree(
         from sklearn.tree import DecisionTreeRegressor
     except ImportError:
         raise _missing("scikit-learn") from None
-    _positive("depth", depth)
+    check_positive(depth=depth)
 
     def fit(xs: np.ndarray, ys: np.ndarray, query: np.ndarray) -> float:
         return float(DecisionTreeRegressor(max_depth=depth, random_state=seed).fit(xs, ys).predict(query)[0])
@@ -66,8 +64,7 @@ def boosted(
         import xgboost
     except ImportError:
         raise _missing("xgboost-cpu") from None
-    _positive("depth", depth)
-    _positive("trees", trees)
+    check_positive(depth=depth, trees=trees)
     settings = {"max_depth": depth, "learning_rate": rate, "objective": "reg:squarederror", "nthread": 1}
 
     def fit(xs: np.ndarray, ys: np.ndarray, query: np.ndarray) -> float:
@@ -81,7 +78,7 @@ def _by_prefix(
     prompt: Prompt, fit: Fit, at: Sequence[int] | None, progress: Report | None, *, workers: int
 ) -> Float[Tensor, "batch n"]:
     """One fit for each prompt and position in `at`; `workers` threads share the prompts."""
-    _positive("workers", workers)
+    check_positive(workers=workers)
     xs, ys = prompt.xs.detach().cpu().double().numpy(), prompt.ys.detach().cpu().double().numpy()
     batch, n = ys.shape
     predictions = np.full((batch, n), np.nan)
@@ -103,11 +100,6 @@ def _by_prefix(
         with ThreadPoolExecutor(workers) as pool:
             list(pool.map(fit_prompt, range(batch)))
     return torch.from_numpy(predictions).to(prompt.ys.device)
-
-
-def _positive(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise ValueError(f"`{name}` must be at least 1; got {value}.")
 
 
 def _missing(package: str) -> ValueError:

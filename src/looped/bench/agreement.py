@@ -1,9 +1,7 @@
 """Whether engines agree with the plain one: gradients at the initial weights, and losses of the first steps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,91 +21,42 @@ STEPS, GRADIENT_STEPS = 50, 4
 """Several steps' gradients are compared, since an engine may run its first steps plainly and capture a later one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """How far an engine's numbers are from the plain engine's."""
+@dataclass(frozen=True)
+class Comparison:
+    """An engine's numbers against the plain engine's."""
 
-    engine: str
-    """Its name."""
-    gradients: float | None
-    """Norm of the gradients' difference over the norm of the plain engine's gradient, the largest of several steps."""
-    losses: float | None
-    """Largest relative difference of a step's loss."""
-    steps: int = STEPS
-    """How many losses were compared."""
-    note: str = ""
-    """Why it cannot run here."""
-
-    @property
-    def holds(self) -> bool | None:
-        """Whether both limits hold; None if it cannot run here."""
-        if self.gradients is None or self.losses is None:
-            return None
-        return self.gradients <= GRADIENTS and self.losses <= LOSSES
-
-    def line(self) -> str:
-        """A line for people."""
-        if self.holds is None:
-            return f"{self.engine}: cannot run here: {self.note}"
-        return (
-            f"{self.engine}: {'agrees' if self.holds else 'DOES NOT AGREE'} with plain; "
-            f"gradients to {self.gradients:.1e} (limit {GRADIENTS:.0e}), "
-            f"losses of {self.steps} steps to {self.losses:.1e} (limit {LOSSES:.0e})."
-        )
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        limits = {"gradients_limit": GRADIENTS, "losses_limit": LOSSES}
-        measured = {"engine": self.engine, "gradients": self.gradients, "losses": self.losses}
-        return {**measured, **limits, "holds": self.holds, "note": self.note}
+    holds: bool | None
+    """Whether the differences are within their limits; None if the engine cannot run here."""
+    line: str
+    """The differences and limits for people."""
+    data: dict[str, Any]
+    """The same as JSON data."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rounding:
-    """How far bfloat16 takes an engine's losses from float32, compared with the plain engine in bfloat16."""
-
-    engine: str
-    """Its name."""
-    losses: float
-    """Largest relative difference of a step's loss from the plain engine's in float32, over several seeds."""
-    spread: float
-    """The same for the plain engine in bfloat16."""
-    steps: int = STEPS
-    """How many losses were compared for each seed."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the losses are within the spread."""
-        return self.losses <= WITHIN * self.spread
-
-    def line(self) -> str:
-        """A line for people."""
-        return (
-            f"{self.engine}, bfloat16: losses of {self.steps} steps, {SEEDS} seeds, {self.losses:.1e} from float32; "
-            f"{'within' if self.holds else 'NOT WITHIN'} {WITHIN:g} times plain's own {self.spread:.1e}."
-        )
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {**asdict(self), "within": WITHIN, "seeds": SEEDS, "holds": self.holds}
-
-
-def rounding(case: Case, engines: Sequence[str], device: torch.device, *, steps: int = STEPS) -> list[Rounding]:
+def rounding(case: Case, engines: Sequence[str], device: torch.device, *, steps: int = STEPS) -> list[Comparison]:
     """Compare each of our engines in bfloat16 with the plain one in float32 and in bfloat16; only on a GPU."""
     case = replace(case, packed=SEEDS)
     with precision("float32"):
         exact = first_losses(replace(case, engine="plain", dtype="float32"), device, steps)
 
-    def far(name: str) -> float:
-        low = replace(case, engine=name, dtype="bfloat16")
+    def far(low: Case) -> float:
         return float(((first_losses(low, device, steps) - exact).abs() / exact).max())
 
-    def runs(name: str) -> bool:
-        return name in ENGINES and not obstacle(replace(case, engine=name, dtype="bfloat16"), device)
-
-    spread = far("plain")
-    others = [name for name in engines if name != "plain" and runs(name)]
-    return [Rounding(engine=name, losses=far(name), spread=spread, steps=steps) for name in others]
+    low_cases = [replace(case, engine=name, dtype="bfloat16") for name in engines if name in ENGINES[1:]]
+    spread = far(replace(case, engine="plain", dtype="bfloat16"))
+    comparisons = []
+    for low in low_cases:
+        if obstacle(low, device):
+            continue
+        losses = far(low)
+        holds = losses <= WITHIN * spread
+        line = (
+            f"{low.engine}, bfloat16: losses of {steps} steps, {SEEDS} seeds, {losses:.1e} from float32; "
+            f"{'within' if holds else 'NOT WITHIN'} {WITHIN:g} times plain's own {spread:.1e}."
+        )
+        measured = {"engine": low.engine, "losses": losses, "spread": spread, "steps": steps}
+        comparisons.append(Comparison(holds, line, {**measured, "within": WITHIN, "seeds": SEEDS, "holds": holds}))
+    return comparisons
 
 
 def compare(
@@ -117,27 +66,35 @@ def compare(
     *,
     steps: int = STEPS,
     progress: Callable[[int], None] = lambda done: None,
-) -> list[Agreement]:
+) -> list[Comparison]:
     """Compare each engine with the plain one in float32 without TF32, on the same prompts from the same weights."""
-    case = replace(case, dtype="float32")
-    others = [name for name in engines if name != "plain"]
+    plain = replace(case, engine="plain", dtype="float32")
     with precision("float32"):
-        plain = replace(case, engine="plain")
         expected = first_gradients(plain, device), first_losses(plain, device, steps)
-        progress(1)
-        agreements = []
-        for index, name in enumerate(others):
-            agreements.append(_agreement(replace(case, engine=name), device, *expected))
-            progress(index + 2)
-    return agreements
+        comparisons = []
+        for name in engines:
+            progress(len(comparisons) + 1)
+            if name != "plain":
+                comparisons.append(_compare(replace(plain, engine=name), device, *expected))
+    return comparisons
 
 
-def _agreement(case: Case, device: torch.device, gradients: Tensor, losses: Tensor) -> Agreement:
+def _compare(case: Case, device: torch.device, gradients: Tensor, losses: Tensor) -> Comparison:
+    difference = drift = holds = None
     if note := obstacle(case, device):
-        return Agreement(engine=case.engine, gradients=None, losses=None, note=note)
-    difference = ((first_gradients(case, device) - gradients).norm(dim=1) / gradients.norm(dim=1)).max()
-    drift = ((first_losses(case, device, len(losses)) - losses).abs() / losses.abs()).max()
-    return Agreement(engine=case.engine, gradients=float(difference), losses=float(drift), steps=len(losses))
+        line = f"{case.engine}: cannot run here: {note}"
+    else:
+        difference = float(((first_gradients(case, device) - gradients).norm(dim=1) / gradients.norm(dim=1)).max())
+        drift = float(((first_losses(case, device, len(losses)) - losses).abs() / losses.abs()).max())
+        holds = difference <= GRADIENTS and drift <= LOSSES
+        line = (
+            f"{case.engine}: {'agrees' if holds else 'DOES NOT AGREE'} with plain; "
+            f"gradients to {difference:.1e} (limit {GRADIENTS:.0e}), "
+            f"losses of {len(losses)} steps to {drift:.1e} (limit {LOSSES:.0e})."
+        )
+    measured = {"engine": case.engine, "gradients": difference, "losses": drift}
+    limits = {"gradients_limit": GRADIENTS, "losses_limit": LOSSES}
+    return Comparison(holds, line, {**measured, **limits, "holds": holds, "note": note})
 
 
 def first_gradients(case: Case, device: torch.device) -> Tensor:
@@ -176,9 +133,6 @@ def _moments(trained: Trainer | RivalTrainer) -> Tensor:
         models = trained.moments()
         means = {name: torch.stack([model[name] for model in models]) for name in models[0]}
     else:
-        means = {
-            name.removesuffix("/exp_avg"): value
-            for name, value in trained.optimizers.tensors().items()
-            if name.endswith("/exp_avg")
-        }
+        state = trained.optimizers.tensors()
+        means = {name: value for name, value in state.items() if name.endswith("/exp_avg")}
     return torch.cat([means[name].double().flatten() for name in sorted(means)])

@@ -1,7 +1,5 @@
 """The cases to measure: training steps of yang24's decoder by engine, batch, loops, window, length and precision."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -60,6 +58,11 @@ class Case:
             dtype="float32" if self.dtype == "tf32" else self.dtype,  # type: ignore[arg-type]
         )
         return replace(base, name="bench", model=model, train=train)
+
+    @property
+    def sizes(self) -> str:
+        """Batch, loops, window and length for people."""
+        return f"batch {self.batch}, b={self.loops}, T={self.window}, {self.points} points"
 
     @property
     def tokens(self) -> int:

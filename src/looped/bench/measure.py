@@ -1,7 +1,5 @@
 """Time a training step, from sampling to the optimiser: the median over many steps, without set-up."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
@@ -95,7 +93,7 @@ def obstacle(case: Case, device: torch.device) -> str:
 def measure(case: Case, device: torch.device, *, rate: float, steps: int | None = None) -> Measured:
     """Build, warm up, then time `steps` steps one by one; a case that cannot run here says so in its `note`."""
     cuda = device.type == "cuda"
-    warm_up, most = WARM_UP[device.type], MAX_STEPS[device.type]
+    warm_up = WARM_UP[device.type]
     unable = Measured(case=case, ms=None, spread=None, steps=0, setup_seconds=None, memory=None, rate=rate)
     release(device)
     if cuda:
@@ -104,10 +102,11 @@ def measure(case: Case, device: torch.device, *, rate: float, steps: int | None 
     started = time.perf_counter()
     try:
         with precision(case.dtype):
-            trained = stepper(case, device, steps=warm_up + (most if steps is None else steps))
+            trained = stepper(case, device, steps=warm_up + (steps or MAX_STEPS[device.type]))
             for step in range(warm_up):
                 trained.step(step)
-            synchronize(device)
+            if cuda:
+                torch.cuda.synchronize(device)
             setup = time.perf_counter() - started
             peak = _cpu_peak() if not cuda else None
             times = timed(lambda step: trained.step(warm_up + step), device, steps=steps)
@@ -137,9 +136,9 @@ def timed(step: Callable[[int], object], device: torch.device, *, steps: int | N
         marks.append(_mark(device))
         if index + 1 >= least and time.perf_counter() - started > MAX_SECONDS and steps is None:
             break
-    synchronize(device)
     pairs = itertools.pairwise(marks)
     if device.type == "cuda":
+        torch.cuda.synchronize(device)
         return [start.elapsed_time(end) for start, end in pairs]
     return [1e3 * (end - start) for start, end in pairs]
 
@@ -175,12 +174,6 @@ def release(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _mark(device: torch.device) -> Any:
     if device.type != "cuda":
         return time.perf_counter()
@@ -197,9 +190,8 @@ def _cpu_peak() -> Callable[[], int] | None:
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith(name))
 
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(
-            0
-        )  # free memory that the allocator has in reserve would hide what the steps need
+        # free memory that the allocator has in reserve would hide what the steps need
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
         Path("/proc/self/clear_refs").write_text("5")  # reset the peak
         before = status("VmRSS:")
         status("VmHWM:")

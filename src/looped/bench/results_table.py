@@ -28,23 +28,25 @@ def table(results: Sequence[Measured], title: str) -> Table:
     names = ("engine", "precision", "batch", "b", "T", "points", "models", "ms a step", "TFLOP/s", "share", "memory")
     for name in (*names, "set-up", "speed"):
         rows.add_column(name, justify="left" if name in ("engine", "precision") else "right")
-    for index, result in enumerate(results):
+    for result in results:
         case = result.case
-        last = index + 1 == len(results) or _sizes(results[index + 1]) != _sizes(result)
+        assert result.ms is not None
+        same = [other for other in results if other.case.sizes == case.sizes]
+        eager = next((other.ms for other in same if other.case.engine == RIVALS[0]), None)
         sizes = (case.batch, case.loops, case.window, case.points, case.packed)
-        numbers = _numbers(result, _eager(result, results))
-        rows.add_row(case.engine, case.dtype, *map(str, sizes), *numbers, end_section=last)
+        rows.add_row(
+            case.engine,
+            case.dtype,
+            *map(str, sizes),
+            f"{result.ms:.4g}",
+            f"{result.tflops:.3g}",
+            f"{result.share:.1%}",
+            "" if result.memory is None else f"{result.memory / 2**20:,.0f} MiB",
+            f"{result.setup_seconds:.1f} s",
+            "" if eager is None else f"{eager / result.ms:.3g}x",
+            end_section=result is same[-1],
+        )
     return rows
-
-
-def _numbers(result: Measured, eager: Measured | None) -> list[str]:
-    assert result.ms is not None
-    assert result.tflops is not None
-    assert result.share is not None
-    memory = "" if result.memory is None else f"{result.memory / 2**20:,.0f} MiB"
-    speed = "" if eager is None or eager.ms is None else f"{eager.ms / result.ms:.3g}x"
-    rates = [f"{result.ms:.4g}", f"{result.tflops:.3g}", f"{result.share:.1%}"]
-    return [*rates, memory, f"{result.setup_seconds:.1f} s", speed]
 
 
 def notes(results: Sequence[Measured]) -> list[str]:
@@ -56,16 +58,13 @@ def notes(results: Sequence[Measured]) -> list[str]:
     lines = []
     for (engine, note), cases in missing.items():
         every = len(cases) == sum(result.case.engine == engine for result in results)
-        sizes = "; ".join(f"batch {c.batch}, b={c.loops}, T={c.window}, {c.points} points" for c in cases)
-        lines.append(f"{engine}: {note}" if every else f"{engine}: {note} ({sizes})")
+        lines.append(f"{engine}: {note}" if every else f"{engine}: {note} ({'; '.join(case.sizes for case in cases)})")
     return lines
 
 
 def bench_figure(results: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
     """Milliseconds a step and TFLOP/s against the batch, at the loops, window and length with the most batches."""
     done = [result for result in results if result.ms is not None]
-    if not done:
-        raise ValueError("nothing could be measured, so there is nothing to draw.")
     series = Counter(_series(result) for result in done).most_common(1)[0][0]
     shown = [result for result in done if _series(result) == series]
     loops, window, points, packed, dtype = series
@@ -92,15 +91,6 @@ def bench_figure(results: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
     return figure
 
 
-def _sizes(result: Measured) -> tuple[object, ...]:
-    return (result.case.batch, *_series(result))
-
-
 def _series(result: Measured) -> tuple[int, int, int, int, str]:
     case = result.case
     return case.loops, case.window, case.points, case.packed, case.dtype
-
-
-def _eager(result: Measured, results: Sequence[Measured]) -> Measured | None:
-    """The eager rival's result at the same sizes."""
-    return next((r for r in results if r.case.engine == RIVALS[0] and _sizes(r) == _sizes(result)), None)

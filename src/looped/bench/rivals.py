@@ -5,9 +5,8 @@ of gradient, clipping and Adam; the same initial weights for the same seed. Adam
 model's default, PyTorch's fused kernel; the activation is GPT-2's default.
 """
 
-from __future__ import annotations
-
 import contextlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,7 +86,7 @@ class LoopedGPT2(nn.Module):
         with torch.no_grad():
             for name, parameter in self.trained().items():
                 value = weights[rename(name)]
-                parameter.copy_(value.T if _flipped(name) else value)
+                parameter.copy_(value.T if re.search(r"\.c_\w+\.weight$", name) else value)
 
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name."""
@@ -96,11 +95,6 @@ class LoopedGPT2(nn.Module):
             for name, parameter in self.named_parameters()
             if not IGNORED.fullmatch(name) and parameter.requires_grad
         }
-
-
-def _flipped(name: str) -> bool:
-    *_, layer, kind = name.split(".")
-    return layer.startswith("c_") and kind == "weight"
 
 
 class RivalTrainer:

@@ -1,7 +1,5 @@
 """The `looped` command: one file per command, errors as one line."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -33,23 +31,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-for name, command in {
-    "demo": demo,
-    "list": list_all,
-    "train": train,
-    "sweep": sweep,
-    "import": import_file,
-    "construct": construct,
-    "evaluate": evaluate,
-    "identify": identify,
-    "diagnose": diagnose,
-    "verify": verify,
-    "reproduce": reproduce,
-    "keep": keep,
-    "report": report,
-    "bench": bench,
-}.items():
-    app.command(name)(command)
+experiments = (demo, list_all, train, sweep, import_file, construct)
+findings = (evaluate, identify, diagnose, verify, reproduce, keep, report, bench)
+for command in (
+    *experiments,
+    *findings,
+):  # `list` and `import` are words of Python, so their functions have longer names
+    app.command(command.__name__.partition("_")[0])(command)
 
 
 def _version(asked: bool) -> bool:
@@ -64,20 +52,14 @@ def _options(version: bool = typer.Option(False, "--version", callback=_version,
     pass
 
 
-def _check_launched(words: list[str]) -> None:
-    """Refuse other commands than `looped train` under torchrun.
-
-    typer's context would know the command, but its class moves between versions.
-    """
-    command = next((word for word in words if not word.startswith("-")), "train")
-    if launched() and command != "train":
-        raise ValueError(f"only `looped train` runs under torchrun. Start `looped {command}` alone.")
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit 0, or 1 if it failed or was stopped, or 2 for bad input, with one line that says why."""
+    words = sys.argv[1:] if arguments is None else arguments
+    # typer's context would know the command, but its class moves between versions
+    command = next((word for word in words if not word.startswith("-")), "train")
     try:
-        _check_launched(sys.argv[1:] if arguments is None else arguments)
+        if launched() and command != "train":
+            raise ValueError(f"only `looped train` runs under torchrun. Start `looped {command}` alone.")
         code = app(arguments, prog_name="looped", standalone_mode=False)
     except (Diverged, Interrupted, LostRank) as error:
         _fail(str(error), 1)

@@ -1,8 +1,5 @@
 """`looped bench`."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,18 +34,14 @@ def bench(
     packed: Annotated[int, typer.Option(help="Models that train side by side.")] = 1,
     dtype: Annotated[Dtype | None, typer.Option(help="Precision; default bfloat16 on a GPU, float32 on a CPU.")] = None,
     scale: Annotated[
-        Scale | None, typer.Option(help="Size of the decoder; default paper on a GPU, cpu on a CPU.")
+        Scale | None, typer.Option(help="The decoder's size; default paper on a GPU, cpu on a CPU.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Timed steps; default up to 200 in 2 s on a GPU, 50 in 2 s on a CPU.")
+        int | None, typer.Option(help="Timed steps; default 2 s, up to 200 on a GPU, 50 on a CPU.")
     ] = None,
-    rivals: Annotated[
-        bool | None, typer.Option("--rivals/--no-rivals", help="Also Hugging Face's GPT2Model, eager and compiled.")
-    ] = None,
+    rivals: Annotated[bool | None, typer.Option(help="Also Hugging Face's GPT2Model, eager and compiled.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only check that all engines compute the same.")] = False,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write bench.json, bench.png and bench.svg there.")
-    ] = None,
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write bench.json, .png and .svg there.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
@@ -64,10 +57,13 @@ def bench(
     place = pick_device(device)
     if steps is not None and steps < 1:
         raise ValueError(f"`--steps` must be at least 1; got {steps}.")
-    names = _names(engine, rivals)
+    if check and dtype not in (None, "float32"):
+        raise ValueError("`--check` compares in float32 with TF32 off; leave `--dtype` out.")
+    asked = [*(engine or ENGINES), *(RIVALS if rivals or (rivals is None and not engine) else ())]
+    names = [name for name in dict.fromkeys(asked) if rivals is not False or name not in RIVALS]
+    if not names:
+        raise ValueError("`--no-rivals` leaves nothing to measure; name an engine of ours, or leave it out.")
     precision: Dtype = dtype or ("bfloat16" if place.type == "cuda" and not check else "float32")
-    if precision in ("tf32", "bfloat16") and place.type != "cuda":
-        raise ValueError(f"`--dtype {precision}` needs a GPU; this is a CPU. Use float32.")
     size: Scale = scale or ("paper" if place.type == "cuda" else "cpu")
     chosen = chosen_cases(size, batch=batch, loops=loops, window=window, points=points)
     default_sizes = not any((batch, loops, window, points))
@@ -77,13 +73,17 @@ def bench(
         for name in names
         if not (default_sizes and left_out(name, sizes, chosen))
     ]
+    origin = provenance(place)
     if any(name in RIVALS for name in names):
-        transformers()
+        origin |= {"transformers": transformers().__version__}
     for case in cases[: len(names)]:  # engines asked for by name must run; the notes list others that cannot
-        if case.engine in (engine or ()):
+        if case.engine in (engine or ["plain"]):
             stepper(case, place, steps=1)
     if check:
-        _check(cases, names, place, given=dtype is not None, chosen=not default_sizes, json=json, quiet=quiet)
+        if len(chosen) > 1 and not default_sizes:
+            raise ValueError(f"`--check` compares at one size; got {len(chosen)}. Give every option once.")
+        middle = next((case for case in cases if case.batch == 64), cases[0])
+        _check(middle, [name for name in names if name != "plain"], place, origin, json=json, quiet=quiet)
         return
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
@@ -91,27 +91,14 @@ def bench(
     remarks = notes(measured)
     if all(result.ms is None for result in measured):
         raise ValueError(f"nothing could be measured: {remarks[0]}")
-    data = finite({"provenance": _provenance(place, names), "cases": [result.to_data() for result in measured]})
+    data = finite({"provenance": origin, "cases": [result.to_data() for result in measured]})
     if out is not None:
         write_json(Path(out) / "bench.json", data)
         for kind in ("png", "svg"):
             save_figure(bench_figure(measured), Path(out) / f"bench.{kind}")
         remarks = [*remarks, f"Saved in {Path(out) / 'bench.json'}, bench.png and bench.svg."]
-    rate = number(measured[0].rate)
-    title = f"{data['provenance']['device']}; a large matrix product in {precision}: {rate} TFLOP/s"
+    title = f"{origin['device']}; a large matrix product in {precision}: {number(measured[0].rate)} TFLOP/s"
     show(data, table(measured, title), notes=remarks, json=json, quiet=quiet)
-
-
-def _names(engine: Sequence[str] | None, rivals: bool | None) -> list[str]:
-    every = (*ENGINES, *RIVALS)
-    for name in engine or ():
-        if name not in every:
-            raise ValueError(f"there is no engine `{name}`. Use one of {', '.join(every)}.")
-    asked = [*(engine or ENGINES), *(RIVALS if rivals or (rivals is None and not engine) else ())]
-    names = [name for name in dict.fromkeys(asked) if rivals is not False or name not in RIVALS]
-    if not names:
-        raise ValueError("`--no-rivals` leaves nothing to measure; name an engine of ours, or leave it out.")
-    return names
 
 
 def _measure_all(cases: list[Case], device: torch.device, steps: int | None, *, quiet: bool) -> list[Measured]:
@@ -120,45 +107,30 @@ def _measure_all(cases: list[Case], device: torch.device, steps: int | None, *, 
         report("bench", 0, "the device's matrix rate")
         rate = matrix_rate(device, cases[0].dtype)
         for index, case in enumerate(cases):
-            sizes = f"batch {case.batch}, b={case.loops}, T={case.window}, {case.points} points"
-            report("bench", index / len(cases), f"{case.engine}, {sizes}")
+            report("bench", index / len(cases), f"{case.engine}, {case.sizes}")
             measured.append(measure(case, device, rate=rate, steps=steps))
     return measured
 
 
 def _check(
-    cases: list[Case], names: list[str], device: torch.device, *, given: bool, chosen: bool, json: bool, quiet: bool
+    case: Case, others: list[str], device: torch.device, origin: dict[str, Any], *, json: bool, quiet: bool
 ) -> None:
-    if given and cases[0].dtype != "float32":
-        raise ValueError("`--check` compares in float32 with TF32 off; leave `--dtype` out.")
-    sizes = {(case.batch, case.loops, case.window, case.points) for case in cases}
-    if chosen and len(sizes) > 1:
-        raise ValueError(f"`--check` compares at one size; got {len(sizes)}. Give every option once.")
-    if len(sizes) > 1:
-        cases = [case for case in cases if case.batch == 64][:1] or cases[:1]
-    others = [name for name in names if name != "plain"]
     if not others:
         raise ValueError("the other engines are compared with plain: name another one, or leave `--engine` out.")
-    if all(obstacle(replace(cases[0], engine=name), device) for name in others):
+    if all(obstacle(replace(case, engine=name), device) for name in others):
         raise ValueError(f"nothing to compare with plain: {' and '.join(others)} cannot run here.")
     with progress_lines(quiet=quiet or json) as report:
         report("comparing engines", 0)
         total = len(others) + 1
-        exact = compare(cases[0], others, device, progress=lambda done: report("comparing engines", done / total))
-        low = rounding(cases[0], others, device) if device.type == "cuda" else []
-    comparisons = [*exact, *low]
-    holds = all(comparison.holds is not False for comparison in comparisons)
+        exact = compare(case, others, device, progress=lambda done: report("comparing engines", done / total))
+        low = rounding(case, others, device) if device.type == "cuda" else []
+    holds = all(comparison.holds is not False for comparison in (*exact, *low))
     data = {
-        "provenance": _provenance(device, names),
+        "provenance": origin,
         "holds": holds,
-        "engines": [comparison.to_data() for comparison in exact],
-        "bfloat16": [comparison.to_data() for comparison in low],
+        "engines": [comparison.data for comparison in exact],
+        "bfloat16": [comparison.data for comparison in low],
     }
-    show(data, *(comparison.line() for comparison in comparisons), json=json, quiet=quiet)
+    show(data, *(comparison.line for comparison in (*exact, *low)), json=json, quiet=quiet)
     if not holds:
         raise typer.Exit(1)
-
-
-def _provenance(device: torch.device, names: Sequence[str]) -> dict[str, Any]:
-    rivals = {"transformers": transformers().__version__} if any(name in RIVALS for name in names) else {}
-    return {**provenance(device), **rivals}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from looped.cli.options import load_user_code, pick_device
@@ -13,7 +13,6 @@ from looped.experiment import Experiment
 from looped.files import finite, write_json
 from looped.models.base import LoopedModel
 from looped.report.drawing import save_figure
-from looped.tasks.task import Task
 from looped.training.run import Run
 
 if TYPE_CHECKING:
@@ -35,11 +34,6 @@ class ChosenRun:
     best: bool
     """Whether to use the weights of the lowest logged loss."""
 
-    @property
-    def task(self) -> Task:
-        """The task that the model was made for."""
-        return self.run.setup.task
-
     def model(self, device: str) -> LoopedModel:
         """The model on a device, with the last weights or the best ones."""
         if self.best and not self.run.by_loss(self.run.steps):
@@ -50,7 +44,7 @@ class ChosenRun:
         self, stem: str, findings: Diagnosis | Identification, draw: Callable[[], Figure] | None = None
     ) -> tuple[dict[str, Any], str]:
         """Write RUN/STEM.json, and what `draw` draws as STEM.png; returns the data and a remark that says where."""
-        data = finite({"run": self.name, "weights": "best" if self.best else "last", **findings.to_data()})
+        data = finite({"run": self.name, "weights": "best" if self.best else "last", **asdict(findings)})
         if self.run.kept:
             return data, NOT_SAVED
         file = self.run.path / f"{stem}{'.best' * self.best}.json"

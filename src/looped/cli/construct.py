@@ -1,7 +1,5 @@
 """`looped construct`."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

@@ -1,7 +1,5 @@
 """`looped demo`: from training to the report in two minutes on a laptop."""
 
-from __future__ import annotations
-
 import os
 import sys
 import webbrowser
@@ -14,7 +12,7 @@ import typer
 from looped.cli.chosen_run import usual_points
 from looped.cli.evaluate import table
 from looped.cli.options import Json, Out, Quiet
-from looped.cli.output import number, print_result, show
+from looped.cli.output import number, show
 from looped.cli.train import train_with_bar
 from looped.evaluation.curves import evaluate
 from looped.evaluation.saved import save_evaluation
@@ -62,15 +60,13 @@ def demo(
         save_evaluation(run, title, result)
         runs.append(run)
         results.append(result)
-        if not silent:
-            print_result(table(result, title))
+        show(None, table(result, title), json=False, quiet=silent)
     # on noiseless data least squares is exact and no contest: the page leads with noise
     page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD)
     save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
     task, trained, k = large.experiment.task, large.experiment.model.loops, usual_points(large) - 1
     kept_result = evaluate(large.model(), task, points=k + 1, max_loops=2 * trained, prompts=64, baselines={})
-    if not silent:
-        print_result(table(kept_result, f"{KEPT}, the paper's size, as it comes with looped"))
+    show(None, table(kept_result, f"{KEPT}, the paper's size, as it comes with looped"), json=False, quiet=silent)
     result, run = results[0], runs[0]
     model_curve, least_squares = result.by_examples[:2]
     figures = {

@@ -1,8 +1,6 @@
 """`looped diagnose`."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -37,15 +35,8 @@ def diagnose(
     Example: `looped diagnose runs/yang24.linear-1a2b3c4d5e --loops 200`
     """
     chosen = open_run(run, points=points, best=best, code=code)
-    diagnosis = diagnose_model(
-        chosen.model(device),
-        chosen.task,
-        points=chosen.points,
-        loops=loops,
-        prompts=prompts,
-        starts=starts,
-        seed=seed,
-    )
+    sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "prompts": prompts, "starts": starts}
+    diagnosis = diagnose_model(chosen.model(device), chosen.run.setup.task, seed=seed, **sizes)
     data, saved = chosen.save_findings("diagnose", diagnosis, lambda: diagnosis_figure(diagnosis))
     show(data, table(diagnosis), diagnosis.verdict, notes=[saved], json=json, quiet=quiet)
 

@@ -1,30 +1,16 @@
 """`looped evaluate`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
-from typing import Annotated
+from dataclasses import asdict
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from looped.baselines.positions import spread
+from looped.cli import options
 from looped.cli.chosen_run import NOT_SAVED, ChosenRun, open_run, usual_points
-from looped.cli.options import (
-    Best,
-    Code,
-    Device,
-    Json,
-    Points,
-    Prompts,
-    PromptSeed,
-    Quiet,
-    RunName,
-    Set,
-    code_options,
-    load_user_code,
-)
 from looped.cli.output import interval_at, number, progress_lines, show
 from looped.config import nearest, override
 from looped.evaluation.cache import cached
@@ -39,19 +25,19 @@ PROMPTS = 1280
 
 
 def evaluate(
-    run: RunName,
+    run: options.RunName,
     task: Annotated[str | None, typer.Option(metavar="RECIPE", help="Judge on the task of this recipe.")] = None,
-    set_: Set = None,
+    set_: options.Set = None,
     scale: Annotated[str | None, typer.Option(help="Scale of that recipe.")] = None,
     shift: Annotated[
         list[str] | None,
         typer.Option(metavar="SHIFT", help="Shift the task: skewed, noisy, scaled-x:factor=2; `looped list shifts`."),
     ] = None,
-    points: Points = None,
+    points: options.Points = None,
     loops: Annotated[int | None, typer.Option(help="Loops of the curve by examples; default as trained.")] = None,
     max_loops: Annotated[int | None, typer.Option(help="Last loop of the curve by loops; default 4x trained.")] = None,
-    prompts: Prompts = PROMPTS,
-    seed: PromptSeed = 0,
+    prompts: options.Prompts = PROMPTS,
+    seed: options.PromptSeed = 0,
     all_baselines: Annotated[
         bool,
         typer.Option("--all-baselines", help="Also the baselines that take minutes, at about ten positions; cached."),
@@ -59,14 +45,12 @@ def evaluate(
     no_baselines: Annotated[
         bool, typer.Option("--no-baselines", help="Only the model; baselines are slow on many prompts.")
     ] = False,
-    name: Annotated[
-        str | None, typer.Option(help="Title in the run folder and the report; default what differs from the usual.")
-    ] = None,
-    best: Best = False,
-    code: Code = None,
-    device: Device = "auto",
-    json: Json = False,
-    quiet: Quiet = False,
+    name: Annotated[str | None, typer.Option(help="Title in the report; default what differs from the usual.")] = None,
+    best: options.Best = False,
+    code: options.Code = None,
+    device: options.Device = "auto",
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Error by examples and by loops, with 90% intervals, against the baselines on the same prompts.
 
@@ -77,10 +61,14 @@ def evaluate(
     if all_baselines and no_baselines:
         raise ValueError("got `--all-baselines` and `--no-baselines`. Leave one of the two out.")
     chosen = open_run(run, points=points, best=best, code=code)
-    judged = _judged_task(chosen, recipe=task, scale=scale, settings=set_ or [], shifts=shift or [], code=code)
+    if scale is not None and task is None:
+        raise ValueError(
+            f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
+        )
+    judged = find_setup(task, scale).task if task else chosen.run.setup.task
+    judged = _changed(judged, set_ or [], shift or [], options.load_user_code(code))
     model = chosen.model(device)
-    at, workers = spread(chosen.points), os.cpu_count() or 1
-    slow = slow_baselines_for(judged, at=at, workers=workers) if all_baselines else {}
+    slow = slow_baselines_for(judged, at=spread(chosen.points), workers=os.cpu_count() or 1) if all_baselines else {}
     if slow and isinstance(judged, Shifted) and any(shift.stage == 1 for shift in judged.shifts):
         raise ValueError(
             "`--all-baselines` cannot go with a shift of the query: every position then has its own query, and "
@@ -91,52 +79,29 @@ def evaluate(
         if slow:
             answers = {title: cached(title, baseline, progress=report) for title, baseline in slow.items()}
             baselines = {**baselines_for(judged), **answers}
-        result = evaluate_model(
-            model,
-            judged,
-            points=chosen.points,
-            loops=loops,
-            max_loops=max_loops,
-            prompts=prompts,
-            seed=seed,
-            baselines=baselines,
-        )
+        sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_loops": max_loops, "prompts": prompts}
+        result = evaluate_model(model, judged, seed=seed, baselines=baselines, **sizes)
     recipe = [f"{task} {scale}" if scale else task] if task else []
     changes = [*recipe, *(set_ or []), *(shift or [])] or ["as trained"]
-    changes += ["best weights"] * best + _unusual_sizes(result, chosen, max_loops=max_loops, seed=seed)
+    changes += _unusual(result, chosen, max_loops=max_loops, seed=seed)
     changes += ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
     title = ", ".join(changes) if name is None else name
     saved = None if chosen.run.kept else save_evaluation(chosen.run, title, result)
-    data = {"run": run, "name": title, "saved": saved and str(saved), **result.to_data()}
-    next_step = f"Saved in {saved}. Next: looped report {chosen.run.path}{code_options(code)}"
+    data = {"run": run, "name": title, "saved": saved and str(saved), **asdict(result)}
+    next_step = f"Saved in {saved}. Next: looped report {chosen.run.path}{options.code_options(code)}"
     show(data, table(result, title), notes=[next_step if saved else NOT_SAVED], json=json, quiet=quiet)
 
 
-def _judged_task(
-    chosen: ChosenRun,
-    *,
-    recipe: str | None,
-    scale: str | None,
-    settings: list[str],
-    shifts: list[str],
-    code: list[str] | None,
-) -> Task:
-    """The run's task or that of a recipe, with the fields and shifts that were asked for."""
-    if scale is not None and recipe is None:
-        raise ValueError(
-            f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
-        )
-    task = find_setup(recipe, scale).task if recipe else chosen.task
+def _changed(task: Task, settings: list[str], shifts: list[str], code: dict[str, Any]) -> Task:
+    """The task with the fields and shifts that were asked for."""
     stray = [setting for setting in settings if not setting.startswith("task.")]
     if stray:
         raise ValueError(f"evaluation can change the task only, such as task.noise=1; got `{stray[0]}`.")
-    task = override(task, [setting.removeprefix("task.") for setting in settings], load_user_code(code))
-    added = tuple(read_shift(text) for text in shifts)
-    if not added:
+    task = override(task, [setting.removeprefix("task.") for setting in settings], code)
+    if not shifts:
         return task
-    if isinstance(task, Shifted):
-        return Shifted(task=task.task, shifts=(*task.shifts, *added))
-    return Shifted(task=task, shifts=added)
+    inner, earlier = (task.task, task.shifts) if isinstance(task, Shifted) else (task, ())
+    return Shifted(task=inner, shifts=(*earlier, *map(read_shift, shifts)))
 
 
 def read_shift(text: str) -> Shift:
@@ -150,13 +115,14 @@ def read_shift(text: str) -> Shift:
     return override(known[matches[0]](), [field for field in fields.split(",") if field.strip()])
 
 
-def _unusual_sizes(result: Evaluation, chosen: ChosenRun, *, max_loops: int | None, seed: int) -> list[str]:
+def _unusual(result: Evaluation, chosen: ChosenRun, *, max_loops: int | None, seed: int) -> list[str]:
     """What sets an evaluation apart from the usual one, so that it does not replace it."""
     trained, loops = result.trained_loops, result.loops
     usual = None
     with contextlib.suppress(ValueError):  # a damaged record matters only if `--points` is not given
         usual = usual_points(chosen.run)
     differences = {
+        "best weights": chosen.best,
         f"{chosen.points} points": chosen.points != usual,
         f"{loops} loops": loops != trained,
         f"up to {max_loops} loops": max_loops not in (None, max(loops, 4 * trained)),

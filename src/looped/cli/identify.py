@@ -1,8 +1,6 @@
 """`looped identify`."""
 
-from __future__ import annotations
-
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -18,10 +16,7 @@ def identify(
     run: RunName,
     points: Points = None,
     loops: Annotated[int | None, typer.Option(help="Last loop to identify; default as trained.")] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(help="Try 1 to N steps of an algorithm; default the loops, up to 8, and near the loop."),
-    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Try 1 to N steps; default up to 8, and near the loop.")] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts: half to fit, half to judge.")] = 256,
     seed: PromptSeed = 0,
     best: Best = False,
@@ -38,15 +33,8 @@ def identify(
     Example: `looped identify runs/cheng24.exp-1a2b3c4d5e --max-steps 6`
     """
     chosen = open_run(run, points=points, best=best, code=code)
-    identification = identify_model(
-        chosen.model(device),
-        chosen.task,
-        points=chosen.points,
-        loops=loops,
-        max_steps=max_steps,
-        prompts=prompts,
-        seed=seed,
-    )
+    sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_steps": max_steps, "prompts": prompts}
+    identification = identify_model(chosen.model(device), chosen.run.setup.task, seed=seed, **sizes)
     data, saved = chosen.save_findings("identify", identification)
     show(data, table(identification), notes=[saved], json=json, quiet=quiet)
 

@@ -1,9 +1,7 @@
 """`looped keep`."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,20 +39,10 @@ def keep(
     """
     chosen = open_run(run, points=points, best=best, code=code)
     title = name or chosen.run.setup.name
+    choices: dict[str, Any] = {"name": name, "best": best, "out": out, "again": again, "device": pick_device(device)}
+    sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "prompts": prompts, "seed": seed}
     with tidied(Path(out)), progress_lines(quiet=quiet or json) as report:
-        folder = keep_run(
-            chosen.run,
-            points=chosen.points,
-            name=name,
-            best=best,
-            out=out,
-            again=again,
-            loops=loops,
-            prompts=prompts,
-            seed=seed,
-            check_prompts=check_prompts,
-            device=pick_device(device),
-            progress=lambda what, share: report(title, share, what),
-        )
+        choices["progress"] = lambda what, share: report(title, share, what)
+        folder = keep_run(chosen.run, check_prompts=check_prompts, **sizes, **choices)
     data = {"run": run, "kept": str(folder), "name": folder.name, **read_record(folder)}
     show(data, f"{folder}: {model_line(summary(folder))}.", json=json, quiet=quiet)

@@ -1,7 +1,5 @@
 """`looped list`."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil
@@ -16,7 +14,7 @@ from rich.table import Table
 import looped.models
 import looped.tasks
 from looped.cli.options import Json, Quiet, results_folder
-from looped.cli.output import interval, print_json, print_result
+from looped.cli.output import interval, show
 from looped.config import nearest
 from looped.constructions.ready import READY
 from looped.files import read_json
@@ -24,22 +22,18 @@ from looped.keeping import summary
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
 from looped.reproduce import studies
-from looped.studies.study import Study
 from looped.tasks.shifts import shifts_by_name
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
 from looped.training.kept import kept_models, own_results
 
+CLAIM_FIELDS = ("verdict", "value", "low", "high", "asked", "note")
+
 
 def list_all(
-    kind: Annotated[
-        str | None,
-        typer.Argument(
-            help="recipes, tasks, shifts, architectures, models, theorems, constructions, figures or claims."
-        ),
-    ] = None,
+    kind: Annotated[str | None, typer.Argument(help="Which of these lists; default all.")] = None,
     results: Annotated[
-        str | None, typer.Option("--results", metavar="DIR", help="Where `looped reproduce` keeps its results.")
+        str | None, typer.Option(metavar="DIR", help="Where `looped reproduce` keeps its results.")
     ] = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -53,7 +47,7 @@ def list_all(
 
     Example: `looped list recipes`
     """
-    folders = _results() if results is None else [results_folder(results)]
+    folders = [Path("results"), *filter(None, [own_results()])] if results is None else [results_folder(results)]
     # a list is made only when it is asked for: a damaged file must not hide the other lists
     known: dict[str, Callable[[], dict[str, Any]]] = {
         "recipes": lambda: {name: _line(recipe) for name, recipe in recipes().items()},
@@ -69,27 +63,15 @@ def list_all(
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
     shown = {title: make() for title, make in known.items() if kind in (None, title)}
-    if json:
-        print_json(shown)
-        return
+    tables = []
     for title, entries in shown.items():
         rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for name, line in entries.items():
             rows.add_row(name, "" if quiet else escape(line if isinstance(line, str) else model_line(line)))
         if not entries:
             rows.add_row("" if quiet else "none yet: `looped keep` makes one")
-        print_result(rows)
-
-
-def _results() -> list[Path]:
-    """The folder `results` here, then the results kept with looped."""
-    return [Path("results"), *filter(None, [own_results()])]
-
-
-def _file(folders: list[Path], name: str, scale: str) -> Path:
-    """A figure's result at a scale in the first folder that has it; where none has, in the first."""
-    files = [folder / f"{name}.{scale}.json" for folder in folders]
-    return next((file for file in files if file.is_file()), files[0])
+        tables.append(rows)
+    show(shown, *tables, json=json, quiet=False)
 
 
 def model_line(facts: dict[str, Any]) -> str:
@@ -110,27 +92,24 @@ def _figures(folders: list[Path]) -> dict[str, str]:
     """Title, number of claims, and the scales of which results are kept, for every figure."""
     lines = {}
     for name, study in studies().items():
+        results = []
+        for scale in study.scales:
+            if (result := _result(folders, name, scale)) is not None:
+                settings_hash, claims = result
+                verdicts = [claim["verdict"] for claim in claims.values() if claim["verdict"] != "not judged"]
+                held = f" {verdicts.count('holds')}/{len(verdicts)}" if verdicts else ""
+                old = " with other settings" if settings_hash != study.settings_hash(scale) else ""
+                results.append(f"{scale}{held}{old}")
         count = len(study.claims)
-        results = [_summary(_file(folders, name, scale), study, scale) for scale in study.scales]
-        shown = ", ".join(filter(None, results)) or "none"
-        lines[name] = f"{study.title} ({count} claim{'s' * (count != 1)}; results: {shown})"
+        lines[name] = f"{study.title} ({count} claim{'s' * (count != 1)}; results: {', '.join(results) or 'none'})"
     return lines
-
-
-def _summary(path: Path, study: Study, scale: str) -> str:
-    """`paper 2/3`: the scale, and how many of its judged claims held; empty where there is no result."""
-    if not path.is_file():
-        return ""
-    verdicts = [claim["verdict"] for claim in _claims_in(path).values() if claim["verdict"] != "not judged"]
-    old = " with other settings" if read_json(path).get("settings_hash") != study.settings_hash(scale) else ""
-    return f"{scale} {verdicts.count('holds')}/{len(verdicts)}{old}" if verdicts else f"{scale}{old}"
 
 
 def _claims(folders: list[Path]) -> dict[str, str]:
     """The verdict on each claim at its judged scale, with value, interval and what was asked."""
     lines = {}
     for name, study in studies().items():
-        claims = _claims_in(_file(folders, name, study.judged))
+        _, claims = _result(folders, name, study.judged) or (None, {})
         for claim in study.claims:
             judged = claims.get(f"{name}.{claim.name}")
             lines[f"{name}.{claim.name}"] = f"{_verdict(judged)}. {claim.statement}"
@@ -147,12 +126,17 @@ def _verdict(judged: dict[str, Any] | None) -> str:
     return f"{judged['verdict']}: {value}, asked: {judged['asked']}"
 
 
-def _claims_in(path: Path) -> dict[str, dict[str, Any]]:
-    """The claims of a kept result by id; none where there is no result."""
-    content = read_json(path) if path.is_file() else {"claims": []}
+def _result(folders: list[Path], name: str, scale: str) -> tuple[Any, dict[str, dict[str, Any]]] | None:
+    """The settings' hash and the claims by id of a figure's result, from the first folder that has it."""
+    files = (folder / f"{name}.{scale}.json" for folder in folders)
+    path = next((file for file in files if file.is_file()), None)
+    if path is None:
+        return None
+    content = read_json(path)
     try:
-        return {claim["id"]: dict(claim) for claim in content["claims"]}
-    except (KeyError, TypeError):
+        claims = {claim["id"]: {key: claim[key] for key in CLAIM_FIELDS} for claim in content["claims"]}
+        return content.get("settings_hash"), claims
+    except (KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is damaged or of another version. Measure it anew.") from None
 
 

@@ -1,17 +1,15 @@
 """The one place where commands print: results on standard output, progress and remarks on standard error."""
 
-from __future__ import annotations
-
 import contextlib
 import json as json_module
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from looped.evaluation.curves import Curve
@@ -25,37 +23,18 @@ messages = Console(stderr=True, soft_wrap=True)
 """Progress and remarks for people."""
 
 
-class ShareDone(Protocol):
-    """Reports how far a piece of work is: its title, the share that is done, and what is being done."""
-
-    def __call__(self, title: str, share: float, detail: str = "") -> None:
-        """Show it."""
-
-
 def show(data: Any, *results: Table | str, notes: Sequence[str] = (), json: bool, quiet: bool) -> None:
-    """Print what a command found: `data` as JSON, or `results` and then `notes` for people, or nothing if quiet."""
+    """Print `data` as one JSON document (not finite: null), or `results` and `notes` for people, or nothing."""
     if json:
-        print_json(data)
+        print(json_module.dumps(finite(data), indent=2, allow_nan=False))
     elif not quiet:
+        known = sys.stdout.isatty() or "COLUMNS" in os.environ
+        console = Console() if known else Console(width=FILE_WIDTH)
         for result in results:
-            print_result(result)
+            is_line = isinstance(result, str)  # brackets in it are no markup
+            console.print(result, markup=not is_line, soft_wrap=is_line)
         for note in notes:
             say(note)
-
-
-def print_json(data: Any) -> None:
-    """One JSON document on standard output; a number that is not finite is null."""
-    print(json_module.dumps(finite(data), indent=2, allow_nan=False))
-
-
-def print_result(result: Table | str) -> None:
-    """A table or a line on standard output; brackets in a line are no markup."""
-    known = sys.stdout.isatty() or "COLUMNS" in os.environ
-    console = Console() if known else Console(width=FILE_WIDTH)
-    if isinstance(result, str):
-        console.print(result, markup=False, soft_wrap=True)
-    else:
-        console.print(result)
 
 
 def say(text: str) -> None:
@@ -83,8 +62,10 @@ def interval_at(curve: Curve, x: int) -> str:
 
 
 @contextlib.contextmanager
-def late(bar: Progress) -> Iterator[Progress]:
+def _late_bar(*columns: ProgressColumn, quiet: bool, transient: bool) -> Iterator[Progress]:
     """A bar that appears at its first `start`: input that is refused before gets one line and no bar."""
+    first = (TextColumn("{task.description}"), BarColumn())
+    bar = Progress(*first, *columns, console=messages, disable=quiet, transient=transient)
     try:
         yield bar
     finally:
@@ -93,15 +74,10 @@ def late(bar: Progress) -> Iterator[Progress]:
 
 
 @contextlib.contextmanager
-def progress_lines(*, quiet: bool, transient: bool = True) -> Iterator[ShareDone]:
-    """A progress bar for every title that is reported, from its first report on."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[detail]}"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with late(Progress(*columns, console=messages, disable=quiet, transient=transient)) as bar:
+def progress_lines(*, quiet: bool, transient: bool = True) -> Iterator[Callable[..., None]]:
+    """A progress bar for every title that is reported, from its first report on: title, share done, detail."""
+    columns = (TextColumn("{task.fields[detail]}"), TimeRemainingColumn(elapsed_when_finished=True))
+    with _late_bar(*columns, quiet=quiet, transient=transient) as bar:
         lines = {}
 
         def report(title: str, share: float, detail: str = "") -> None:
@@ -116,14 +92,8 @@ def progress_lines(*, quiet: bool, transient: bool = True) -> Iterator[ShareDone
 @contextlib.contextmanager
 def training_bar(title: str, steps: int, *, quiet: bool) -> Iterator[TrainingProgress]:
     """A progress bar with loss, error, speed and time left."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[numbers]}"),
-        TimeRemainingColumn(),
-    )
-    with late(Progress(*columns, console=messages, disable=quiet, transient=False)) as bar:
+    columns = (MofNCompleteColumn(), TextColumn("{task.fields[numbers]}"), TimeRemainingColumn())
+    with _late_bar(*columns, quiet=quiet, transient=False) as bar:
         task = bar.add_task(title, total=steps, numbers="")
 
         def report(done: int, line: dict[str, float]) -> None:

@@ -1,10 +1,8 @@
 """`looped reproduce`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -13,11 +11,10 @@ from rich.table import Table
 from looped.cli.options import Device, Json, Quiet, pick_device
 from looped.cli.output import number, progress_lines, say, show
 from looped.files import tidied
-from looped.report.drawing import blank, save_figure
-from looped.reproduce import DAMAGE, Result, damaged, select
+from looped.report.drawing import save_figure
+from looped.report.sections import result_figure
+from looped.reproduce import Result, select
 from looped.reproduce import reproduce as run
-from looped.studies.claims import JudgedClaim
-from looped.studies.study import Study
 from looped.training import kept
 from looped.training.trainer import Diverged
 
@@ -26,22 +23,10 @@ KEYS = ("id", "statement", "value", "low", "high", "seeds", "asked", "bound", "v
 
 
 def reproduce(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            help="Figures such as chen24.fig1, papers (all of their figures), or studies of your own: my.py:fig1."
-        ),
-    ],
-    scale: Annotated[
-        str | None,
-        typer.Option(help="smoke (seconds), cpu (minutes; a preview) or paper (its sizes; on a GPU). Default: cpu."),
-    ] = None,
-    out: Annotated[
-        str, typer.Option("--out", metavar="DIR", help="Where results are kept and looked for.")
-    ] = "results",
-    runs: Annotated[
-        str, typer.Option("--runs", metavar="DIR", help="Where training runs are kept; finished ones are used again.")
-    ] = "runs",
+    names: Annotated[list[str], typer.Argument(help="Figures such as chen24.fig1, papers, or your own: my.py:fig1.")],
+    scale: Annotated[str | None, typer.Option(help="smoke (seconds), cpu (minutes; default) or paper (a GPU).")] = None,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where results are kept and looked for.")] = "results",
+    runs: Annotated[str, typer.Option(metavar="DIR", help="Where training runs are kept and looked for.")] = "runs",
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is there already.")] = False,
     device: Device = "auto",
     json: Json = False,
@@ -62,7 +47,7 @@ def reproduce(
     troubles: dict[str, Exception] = {}
     with tidied(Path(out), Path(runs)), progress_lines(quiet=quiet or json, transient=False) as report:
         for study in chosen:
-            at = scale or default_scale(study)
+            at = scale or ("cpu" if "cpu" in study.scales else study.judged)
 
             def progress(what: str, share: float, name: str = study.name) -> None:
                 report(name, share, what)
@@ -71,7 +56,9 @@ def reproduce(
                 places = {"out": Path(out), "runs": Path(runs), "shipped": kept.own_results()}
                 result = run(study, at, device=where, progress=progress, again=again, **places)
                 progress(f"{result.provenance['seconds']:.1f} s", 1.0)
-                draw(result, Path(out))
+                figure = result_figure(result)
+                for kind in ("png", "svg"):
+                    save_figure(figure, Path(out) / "figures" / f"{study.name}.{at}.{kind}")
             except (ValueError, Diverged) as error:  # those after it may have what this one lacks
                 troubles[study.name] = error
             else:
@@ -80,22 +67,15 @@ def reproduce(
                     say(f"{study.name} at scale {at}: taken from the results that come with looped.")
     if len(troubles) == len(chosen):
         raise _together(troubles, len(chosen))
-    data = [_for_machines(result, claim) for result in results for claim in result.claims]
+    data = []
+    for result in results:
+        source = "measured" if result.measured else "taken from looped's own results" if result.shipped else "kept"
+        claims = [claim.to_data() for claim in result.claims]
+        data += [{**{key: claim[key] for key in KEYS}, "source": source} for claim in claims]
     where_kept = f"Numbers in {out}, figures in {Path(out) / 'figures'}."
     show(data, table(results), notes=[where_kept], json=json, quiet=quiet)
     if troubles:
         raise _together(troubles, len(chosen))
-
-
-def default_scale(study: Study) -> str:
-    """`cpu`, or the judged scale of a study that has no such scale."""
-    return "cpu" if "cpu" in study.scales else study.judged
-
-
-def _for_machines(result: Result, claim: JudgedClaim) -> dict[str, Any]:
-    """A claim for machines; `source` says whether its numbers were measured just now."""
-    source = "measured" if result.measured else "taken from looped's own results" if result.shipped else "kept"
-    return {**{key: claim.to_data()[key] for key in KEYS}, "source": source}
 
 
 def _together(troubles: dict[str, Exception], asked: int) -> Exception:
@@ -108,21 +88,6 @@ def _together(troubles: dict[str, Exception], asked: int) -> Exception:
         return kind(next(iter(reasons)))
     details = " ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
     return kind(f"{len(troubles)} of {asked} figures could not be made. {details}")
-
-
-def draw(result: Result, out: Path) -> list[Path]:
-    """The figure as DIR/figures/NAME.SCALE.png and .svg."""
-    folder = out / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with blank((6.4, 3.6)) as canvas:
-            result.study.draw(canvas, result.table)
-    except DAMAGE as error:
-        if result.measured:
-            raise
-        raise damaged(result.path, error) from None
-    stem = f"{result.study.name}.{result.scale}"
-    return [save_figure(canvas, folder / f"{stem}.{kind}") for kind in ("png", "svg")]
 
 
 def table(results: list[Result]) -> Table:

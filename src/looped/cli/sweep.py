@@ -1,7 +1,5 @@
 """`looped sweep`."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re
@@ -36,9 +34,7 @@ def sweep(
     fields: Annotated[
         list[str] | None, typer.Argument(metavar="FIELD=A,B,...", help="Fields and their values: every combination.")
     ] = None,
-    file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="JSON or TOML with recipe, scale, grid, points, seeds.")
-    ] = None,
+    file: Annotated[str | None, typer.Option(help="JSON or TOML with recipe, scale, grid, points, seeds.")] = None,
     scale: RecipeScale = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds of every point.")] = None,
     seed: Annotated[int | None, typer.Option(help="The first seed; default that of the recipe.")] = None,
@@ -70,8 +66,19 @@ def sweep(
 
     Example: `looped sweep yang24.linear model.loops=4,8 train.window=2,4 --seeds 3 --scale smoke`
     """
-    asked = _points(recipe, fields or [], file, scale, seeds, seed, skip_invalid, code, out)
-    _check_table(table_)
+    if recipe is not None and "=" in recipe:  # the recipe is in the file, so the first word is a field
+        recipe, fields = None, [recipe, *(fields or [])]
+    data = read_file(Path(file)) if file is not None else {}
+    name = recipe or data.get("recipe")
+    if name is None:
+        raise ValueError("say what to sweep: a recipe (`looped list` shows them), or `--file FILE` that names one.")
+    base = find_experiment(name, scale or data.get("scale"))
+    grid = {**data.get("grid", {}), **read_axes(fields or [])}  # where both set a field, the command line wins
+    numbers = _seeds(data.get("seeds") if seeds is None else seeds, seed, base.train.seed)
+    choice = {"field_sets": data.get("points", [{}]), "seeds": numbers, "skip_invalid": skip_invalid}
+    asked = trials(base, grid, out=out, code=load_user_code(code), **choice)
+    if table_ is not None:
+        _check_table(Path(table_))
     if list_:
         stands = [standing(point.path) for point in asked]
         show(table(asked, stands), _picture(asked, stands, len(asked)), json=json, quiet=False)
@@ -98,66 +105,28 @@ def sweep(
     next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {folder}"
     show(rows, _picture(asked, stands, len(asked)), notes=[next_step], json=json, quiet=quiet)
     if troubles := [row for row in rows if row["status"] != "finished"]:
-        first = troubles[0]
-        raise Interrupted(
-            f"{len(troubles)} of {len(rows)} points did not finish; the first is {first['path']}, {first['status']}: "
-            f"{first['message']}"
-        )
+        first = "{path}, {status}: {message}".format(**troubles[0])
+        raise Interrupted(f"{len(troubles)} of {len(rows)} points did not finish; the first is {first}")
 
 
-def _points(
-    recipe: str | None,
-    fields: list[str],
-    file: str | None,
-    scale: str | None,
-    seeds: int | None,
-    seed: int | None,
-    skip_invalid: bool,
-    code: list[str] | None,
-    out: str,
-) -> list[Trial]:
-    """The points of the command line and of the file; where both set a field, the command line wins."""
-    if recipe is not None and "=" in recipe:  # the recipe is in the file, so the first word is a field
-        recipe, fields = None, [recipe, *fields]
-    data = read_file(Path(file)) if file is not None else {}
-    name = recipe or data.get("recipe")
-    if name is None:
-        raise ValueError("say what to sweep: a recipe (`looped list` shows them), or `--file FILE` that names one.")
-    if seeds is not None and seeds < 1:
-        raise ValueError(f"`--seeds` must be at least 1; got {seeds}.")
-    base = find_experiment(name, scale or data.get("scale"))
-    grid = {**data.get("grid", {}), **read_axes(fields)}
-    count = seeds if seeds is not None else data.get("seeds")
-    first = base.train.seed if seed is None else seed
-    if isinstance(count, int) and count < 1:
-        raise ValueError(f"`seeds` must be at least 1; got {count}.")
-    if count is None:
-        which = None if seed is None else [seed]
-    else:
-        which = count if isinstance(count, list) else range(first, first + count)
-    if which is not None and any("train.seed" in axis.split(",") for axis in grid):
-        raise ValueError("`train.seed` is given twice: leave out --seeds and --seed, or the field.")
-    return trials(
-        base,
-        grid,
-        field_sets=data.get("points", [{}]),
-        seeds=which,
-        out=out,
-        code=load_user_code(code),
-        skip_invalid=skip_invalid,
-    )
+def _seeds(count: int | list[int] | None, seed: int | None, usual: int) -> Sequence[int] | None:
+    """`count` seeds from `seed` up, or those that the file lists; None: only the recipe's own."""
+    if isinstance(count, list) or (count is None and seed is None):
+        return count
+    if count is not None and count < 1:
+        raise ValueError(f"`--seeds` must be at least 1; got {count}.")
+    first = usual if seed is None else seed
+    return range(first, first + (count or 1))
 
 
-def _check_table(name: str | None) -> None:
+def _check_table(path: Path) -> None:
     """Refuse a table that cannot be written, before hours of training."""
-    if name is None:
-        return
-    if Path(name).suffix not in (".parquet", ".csv", ".json"):
-        raise ValueError(f"`--table` must end in .parquet, .csv or .json; got {name}.")
-    if Path(name).suffix == ".parquet" and not has_parquet():
+    if path.suffix not in (".parquet", ".csv", ".json"):
+        raise ValueError(f"`--table` must end in .parquet, .csv or .json; got {path}.")
+    if path.suffix == ".parquet" and not has_parquet():
         raise ValueError("a Parquet table needs pyarrow: pip install 'looped[cluster]'. Or write .csv.")
-    if not Path(name).absolute().parent.is_dir():
-        raise ValueError(f"`--table` must name a file in an existing folder; got {name}. Make the folder.")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"`--table` must name a file in an existing folder; got {path}. Make the folder.")
 
 
 def _write(folder: Path, rows: Sequence[Row], wanted: str | None) -> list[Path]:

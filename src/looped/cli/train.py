@@ -1,28 +1,12 @@
 """`looped train` and `looped import`."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from looped.cli.options import (
-    Code,
-    Device,
-    Json,
-    Out,
-    Quiet,
-    Recipe,
-    RecipeScale,
-    RunFolder,
-    Set,
-    code_options,
-    load_user_code,
-    pick_device,
-)
+from looped.cli import options
 from looped.cli.output import number, show, training_bar
 from looped.config import override
 from looped.experiment import Experiment
@@ -43,24 +27,24 @@ MAX_SEEDS = 10_000
 
 
 def train(
-    recipe: Recipe = None,
-    scale: RecipeScale = None,
-    set_: Set = None,
+    recipe: options.Recipe = None,
+    scale: options.RecipeScale = None,
+    set_: options.Set = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set train.seed=...")] = None,
     seeds: Annotated[int | None, typer.Option(help="Train this many seeds, from --seed up, as one batch.")] = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run folder instead.")] = None,
     start: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Start from the weights of this run or kept model.")
+        str | None, typer.Option(metavar="RUN", help="Start from this run's or kept model's weights.")
     ] = None,
     track: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Also wandb or mlflow, offline.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads; default as many as the run began with.")] = None,
     check: Annotated[bool, typer.Option("--check-determinism", help="Train a few steps twice and compare.")] = False,
-    code: Code = None,
-    out: Out = "runs",
-    device: Device = "auto",
+    code: options.Code = None,
+    out: options.Out = "runs",
+    device: options.Device = "auto",
     engine: Annotated[str, typer.Option(help="plain, graph or fused; auto: the fastest that runs here.")] = "auto",
-    json: Json = False,
-    quiet: Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train a model; resume it if it was stopped; do nothing if it is finished.
 
@@ -75,35 +59,28 @@ def train(
     if resume is not None:
         if any(option is not None for option in (scale, set_, seed, seeds, start)):
             raise ValueError("a resumed run keeps its config; leave --scale, --set, --seed, --seeds, --start out.")
-        resumed = Run.open(resume, load_user_code(code))
+        resumed = Run.open(resume, options.load_user_code(code))
         refuse_training(resumed.path)
         experiment, folder = resumed.experiment, resumed.path
     else:
         experiment, folder = find_experiment(recipe or "", scale), None
         settings = [*(set_ or []), *([f"train.seed={seed}"] if seed is not None else [])]
-        experiment = override(experiment, settings, load_user_code(code))
+        experiment = override(experiment, settings, options.load_user_code(code))
         if start is not None:
             experiment = replace(experiment, train=replace(experiment.train, start=start))
-    if seeds is not None and seeds < 1:
-        raise ValueError(f"`--seeds` must be at least 1; got {seeds}.")
-    if seeds is not None and seeds > MAX_SEEDS:
-        raise ValueError(f"`--seeds` must be at most {MAX_SEEDS:,}; got {seeds}.")
+    if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
+        bound = "at least 1" if seeds < 1 else f"at most {MAX_SEEDS:,}"
+        raise ValueError(f"`--seeds` must be {bound}; got {seeds}.")
+    first = experiment.train.seed
+    numbers = None if seeds is None else range(first, first + seeds)
     check_trackers(track or [])
     if check:
-        _check(experiment, device=device, engine=engine, seeds=seeds, threads=threads, json=json, quiet=quiet)
+        _check(experiment, numbers, device, engine, threads, json=json, quiet=quiet)
         return
     try:
-        runs = train_with_bar(
-            experiment,
-            out=out,
-            folder=folder,
-            device=device,
-            engine=engine,
-            seeds=seeds,
-            quiet=quiet or json or not leads(),
-            threads=threads,
-            track=track or (),
-        )
+        silent = quiet or json or not leads()
+        more = {"out": out, "engine": engine, "threads": threads, "track": track or ()}
+        runs = train_with_bar(experiment, device=device, quiet=silent, seeds=numbers, folder=folder, **more)
     except (Interrupted, Diverged) as error:
         if leads() or isinstance(error, NotSaved):
             raise
@@ -112,7 +89,7 @@ def train(
         return
     summaries = [summarize(run) for run in runs]
     files = [*([recipe.partition(":")[0]] if recipe is not None and ".py" in recipe else []), *(code or [])]
-    next_step = f"Next: looped evaluate {runs[0].path}{code_options(files)}"
+    next_step = f"Next: looped evaluate {runs[0].path}{options.code_options(files)}"
     data = summaries if seeds is not None else summaries[0]
     show(data, *map(_summary_line, summaries), notes=[next_step], json=json, quiet=quiet)
 
@@ -120,40 +97,34 @@ def train(
 def train_with_bar(
     experiment: Experiment,
     *,
-    out: str,
-    device: str = "auto",
-    engine: str = "auto",
+    device: str,
+    quiet: bool,
+    seeds: range | None = None,
     folder: Path | None = None,
-    seeds: int | None = None,
-    quiet: bool = False,
-    threads: int | None = None,
-    track: Sequence[str] = (),
+    **more: Any,
 ) -> list[Run]:
-    """Train with a progress bar: one run, or `seeds` runs as one batch."""
-    config, place = experiment.train, pick_device(device)
-    with training_bar(experiment.name, config.steps, quiet=quiet) as bar:
-        options: dict[str, Any] = {"out": out, "device": place, "engine": engine, "progress": bar}
-        options |= {"threads": threads, "track": track}
+    """Train with a progress bar: one run, or several seeds as one batch; `more` are options of the trainer."""
+    with training_bar(experiment.name, experiment.train.steps, quiet=quiet) as bar:
+        more |= {"device": options.pick_device(device), "progress": bar}
         if seeds is None:
-            return [train_one(experiment, folder=folder, **options)]
-        return train_seeds(experiment, range(config.seed, config.seed + seeds), **options)
+            return [train_one(experiment, folder=folder, **more)]
+        return train_seeds(experiment, seeds, **more)
 
 
 def _check(
     experiment: Experiment,
-    *,
+    seeds: range | None,
     device: str,
     engine: str,
-    seeds: int | None,
     threads: int | None,
+    *,
     json: bool,
     quiet: bool,
 ) -> None:
     """Print whether training twice gives the same bits; exit with code 1 if it does not."""
-    place, config = pick_device(device), experiment.train
+    place = options.pick_device(device)
     with at_threads(threads) as count:
-        numbers = None if seeds is None else range(config.seed, config.seed + seeds)
-        difference = check_determinism(experiment, seeds=numbers, device=place, engine=engine)
+        difference = check_determinism(experiment, seeds=seeds, device=place, engine=engine)
     data: dict[str, Any] = {"equal": difference is None, "threads": count, "device": str(place)}
     text = f"equal: the same few steps twice gave the same bits ({place}, {count} threads)."
     if difference is not None:
@@ -170,12 +141,11 @@ def _check(
 
 def summarize(run: Run) -> dict[str, Any]:
     """A run's last logged step, loss and error."""
-    last = run.metrics()[-1] if run.metrics() else {"step": 0, "loss": None, "error": None}
-    facts = {key: last[key] for key in ("step", "loss", "error")}
+    last = (run.metrics() or [{"step": 0, "loss": None, "error": None}])[-1]
     return {
         "run": str(run.path),
         "name": run.setup.name,
-        **facts,
+        **{key: last[key] for key in ("step", "loss", "error")},
         "parameters": run.model().num_parameters,
         "train_seconds": run.provenance().get("train_seconds"),
     }
@@ -188,12 +158,12 @@ def _summary_line(summary: dict[str, Any]) -> str:
 
 def import_file(
     file: Annotated[str, typer.Argument(help="A .pt file of the published yang24 or Garg et al. program.")],
-    out: RunFolder,
+    out: options.RunFolder,
     heads: Annotated[int, typer.Option(help="Attention heads; the file does not say.")],
     loops: Annotated[int | None, typer.Option(help="Loops; a one-layer yang24 file gets 20, others none.")] = None,
     inject: Annotated[Literal["add", "none"] | None, typer.Option(help="How loops read the prompt.")] = None,
-    json: Json = False,
-    quiet: Quiet = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Turn a checkpoint of the published programs into a run.
 

@@ -1,7 +1,5 @@
 """Compiles a program to the weights of an ordinary AlgoFormer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,13 +49,31 @@ class _Head(NamedTuple):
 
 
 def construct(program: Program, *, limits: Limits | None = None, loops: int = 1) -> AlgoFormer:
-    """An AlgoFormer whose weights run `program`; heads that a layer does not use are zero.
+    """An AlgoFormer whose weights run `program`: softmax attention, full or causal, ReLU, no LayerNorm.
 
-    The weights are in float64, because large numbers cancel; a run folder preserves that precision.
+    Heads that a layer does not use are zero. The weights are in float64, because large numbers cancel; a run folder
+    preserves that precision.
     """
     limits = limits or Limits()
-    model = configure(program, loops=loops).build().double()
     stream = program.stream
+    config = AlgoFormerConfig(
+        loops=loops,
+        d=program.d,
+        outputs=len(stream.read(program.output)),
+        width=stream.width,
+        positions=program.seq,
+        tokens=program.tokens,
+        query=program.query,
+        read=program.read,
+        pre=_part(program.pre, stream),
+        loop=_part(program.loop, stream),
+        post=_part(program.post, stream),
+        norm=False,
+        activation=relu,
+        causal=program.causal,
+        subspaces=tuple(stream.spaces.items()),
+    )
+    model = config.build().double()
     assert model.read_in is not None
     assert model.read_out is not None
     with torch.no_grad():
@@ -76,27 +92,6 @@ def construct(program: Program, *, limits: Limits | None = None, loops: int = 1)
     return model
 
 
-def configure(program: Program, *, loops: int = 1) -> AlgoFormerConfig:
-    """The config of the model that runs `program`: softmax attention, full or causal, ReLU, no LayerNorm."""
-    return AlgoFormerConfig(
-        loops=loops,
-        d=program.d,
-        outputs=program.outputs,
-        width=program.stream.width,
-        positions=program.seq,
-        tokens=program.tokens,
-        query=program.query,
-        read=program.read,
-        pre=_part(program.pre, program.stream),
-        loop=_part(program.loop, program.stream),
-        post=_part(program.post, program.stream),
-        norm=False,
-        activation=relu,
-        causal=program.causal,
-        subspaces=tuple(program.stream.spaces.items()),
-    )
-
-
 def _part(layers: Sequence[Layer], stream: Stream) -> Part:
     """The smallest numbers of heads, head dimensions and hidden units that fit every layer of a part."""
     heads = [head for layer in layers for head in _heads(layer, stream, Limits())]
@@ -112,17 +107,12 @@ def _part(layers: Sequence[Layer], stream: Stream) -> Part:
 def _heads(layer: Layer, stream: Stream, limits: Limits) -> list[_Head]:
     heads: list[_Head] = []
     for operation in layer.attention:
-        if isinstance(operation, Attend):
-            heads.append(_attend_head(operation, stream, limits))
+        if isinstance(operation, Attend):  # hard attention is a softmax with large scores
+            query, key = limits.sharpness * stream.read(operation.query), stream.read(operation.key)
+            heads.append(_Head(query, key, stream.read(operation.value), stream.write(operation.to)))
         else:
             heads += _sum_heads(operation, stream, limits)
     return heads
-
-
-def _attend_head(attend: Attend, stream: Stream, limits: Limits) -> _Head:
-    """Hard attention as a softmax with large scores."""
-    query = limits.sharpness * stream.read(attend.query)
-    return _Head(query, stream.read(attend.key), stream.read(attend.value), stream.write(attend.to))
 
 
 def _sum_heads(total: Sum, stream: Stream, limits: Limits) -> list[_Head]:

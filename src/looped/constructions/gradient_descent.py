@@ -3,8 +3,6 @@
 Every function returns an ordinary model in float64.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

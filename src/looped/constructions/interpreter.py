@@ -1,11 +1,9 @@
 """Runs a program literally, with sums, arg-maxima and masks in NumPy: no softmax, no ReLU, no weights."""
 
-from __future__ import annotations
-
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
-from looped.constructions.language import Array, Attend, Layer, Match, Program, Put, Read, Stream, Sum
+from looped.constructions.language import Array, Attend, Layer, Match, Program, Put, Stream, Sum
 
 TIE = 1e-6
 """Scores that differ by less than this count as equal; position vectors differ by far more."""
@@ -15,20 +13,6 @@ def interpret(
     program: Program, tokens: Float[Array, "batch seq token"], *, loops: int = 1
 ) -> Float[Array, "batch answers outputs"]:
     """The program's answers after `loops` loops."""
-    state = streams(program, tokens, loops=loops)[-1]
-    for layer in program.post:
-        state = run_layer(layer, program.stream, state, causal=program.causal)
-    if program.tokens == "apart":
-        state = state[:, (0 if program.read == "x" else 1) :: 2]
-    if program.query == "last":
-        state = state[:, -1:]
-    return state @ program.stream.read(program.output).T
-
-
-def streams(
-    program: Program, tokens: Float[Array, "batch seq token"], *, loops: int = 1
-) -> list[Float[Array, "batch seq width"]]:
-    """The stream after pre, and after each loop."""
     tokens = np.array(tokens, dtype=np.float64)
     if program.tokens == "apart" and program.query == "last":
         tokens[:, -1] = 0.0
@@ -36,50 +20,37 @@ def streams(
     if program.query == "last":
         marks = program.mark_table()
         state[:, -len(marks) :] += marks
-    for layer in program.pre:
-        state = run_layer(layer, program.stream, state, causal=program.causal)
-    states = [state]
-    for _ in range(loops):
-        for layer in program.loop:
-            state = run_layer(layer, program.stream, state, causal=program.causal)
-        states.append(state)
-    return states
+    visible = np.tril(np.ones((tokens.shape[1], tokens.shape[1]), bool)) if program.causal else np.array(True)
+    for layer in (*program.pre, *program.loop * loops, *program.post):
+        state = _run_layer(layer, program.stream, state, visible)
+    if program.tokens == "apart":
+        state = state[:, (0 if program.read == "x" else 1) :: 2]
+    if program.query == "last":
+        state = state[:, -1:]
+    return state @ program.stream.read(program.output).T
 
 
-def run_layer(
-    layer: Layer, stream: Stream, state: Float[Array, "batch seq width"], *, causal: bool
-) -> Float[Array, "batch seq width"]:
+def _run_layer(layer: Layer, stream: Stream, state: Array, visible: Array) -> Float[Array, "batch seq width"]:
     """Run a layer: all of its attention at once, then all of its MLP rows."""
-    visible = np.tril(np.ones((state.shape[1], state.shape[1]), bool)) if causal else np.array(True)
     added = np.zeros_like(state)
     for operation in layer.attention:
-        scores = _scores(operation.query, operation.key, stream, state)
+        scores = _scores(operation, stream, state)
         if isinstance(operation, Attend):
-            best = _best(scores, visible).astype(float)
+            scores = np.where(visible, scores, -np.inf)
+            best = (scores >= scores.max(-1, keepdims=True) - TIE).astype(float)
             weights = best / best.sum(-1, keepdims=True)
         else:
             _check_anchor(operation, stream, state, scores)
-            weights = scores * visible * _summed(operation.match, stream, state, visible)
+            weights = scores * visible
+            if operation.match is not None:
+                weights = weights * (_scores(operation.match, stream, state) >= operation.match.top - TIE)
         added += weights @ (state @ stream.read(operation.value).T) @ stream.write(operation.to).T
     state = state + added
     return state + sum((_put(put, stream, state) for put in layer.mlp), np.zeros_like(state))
 
 
-def _scores(query: Read, key: Read, stream: Stream, state: Array) -> Float[Array, "batch i j"]:
-    return (state @ stream.read(query).T) @ (state @ stream.read(key).T).swapaxes(-1, -2)
-
-
-def _best(scores: Array, visible: Array) -> Bool[Array, "batch i j"]:
-    """The tokens j that attain the largest visible score of token i."""
-    scores = np.where(visible, scores, -np.inf)
-    return scores >= scores.max(-1, keepdims=True) - TIE
-
-
-def _summed(match: Match | None, stream: Stream, state: Array, visible: Array) -> Array:
-    """The tokens that a sum runs over."""
-    if match is None:
-        return np.array(True)
-    return (_scores(match.query, match.key, stream, state) >= match.top - TIE) & visible
+def _scores(operation: Attend | Sum | Match, stream: Stream, state: Array) -> Float[Array, "batch i j"]:
+    return (state @ stream.read(operation.query).T) @ (state @ stream.read(operation.key).T).swapaxes(-1, -2)
 
 
 def _check_anchor(total: Sum, stream: Stream, state: Array, scores: Array) -> None:

@@ -132,6 +132,11 @@ class Put:
     """Coordinates that are 0 (pass) or at least 1 (block) at every token. A passed value is exact, because nothing is
     added to it and subtracted again; so the stream needs both an indicator and its opposite."""
 
+    @classmethod
+    def clear(cls, name: str, *unless: Coordinate) -> Put:
+        """Set a subspace to 0 where every `unless` is 0."""
+        return cls(value={name: -1.0}, to={name: 1.0}, unless=unless)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
@@ -164,21 +169,19 @@ class Program:
     pre: tuple[Layer, ...] = ()
     loop: tuple[Layer, ...]
     post: tuple[Layer, ...] = ()
-    output: Read
+    output: Read = field(default_factory=lambda: {"out": 1.0})
     """The answer, read from the stream at the end."""
     d: int
     """Dimension of x, or of a token."""
-    seq: int
-    """Length of the longest prompt, in tokens."""
     tokens: Literal["apart", "given"] = "given"
     query: Literal["every", "last"] = "last"
     read: Literal["x", "y"] = "x"
     causal: bool = False
 
     @property
-    def outputs(self) -> int:
-        """Dimension of an answer."""
-        return self.stream.read(self.output).shape[0]
+    def seq(self) -> int:
+        """Length of the longest prompt, in tokens."""
+        return len(self.positions["one"])
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """The number of layers of pre, loop and post, and of heads in their widest layer."""

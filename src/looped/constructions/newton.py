@@ -5,8 +5,6 @@ x_i and turns labels into residuals. It needs a one-hot position of n coordinate
 m_i only if each token attends to itself. A row is (x, y, m, position), of width 2d + 1 + n.
 """
 
-from __future__ import annotations
-
 import torch
 
 from looped.models.kernel_transformer import Head, KernelTransformer, KernelTransformerConfig

@@ -1,14 +1,15 @@
 """Position vectors that a head can tell apart in few dimensions, and shift by a linear map."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 Array = np.ndarray
+Vectors = TypeVar("Vectors")
 
 
 def quasi_orthogonal(count: int, *, gap: float = 0.5, seed: int = 0) -> Float[Array, "count dim"]:
@@ -20,14 +21,8 @@ def quasi_orthogonal(count: int, *, gap: float = 0.5, seed: int = 0) -> Float[Ar
     with probability above 1/2 once dim = 4 ln(count) / (1 - gap)^2 (Hoeffding's bound over all pairs), so repeated
     draws soon succeed; fewer dimensions are tried first.
     """
-    _check(count, gap)
     draws = np.random.default_rng(seed)
-    dim = max(1, math.ceil(math.log(max(count, 2)) / (1 - gap) ** 2))
-    while True:
-        vectors = draws.choice([-1.0, 1.0], size=(count, dim)) / math.sqrt(dim)
-        if smallest_gap(vectors) >= gap:
-            return vectors
-        dim += 1
+    return _fewest(count, gap, lambda dim: draws.choice([-1.0, 1.0], size=(count, dim)) / math.sqrt(dim), smallest_gap)
 
 
 def smallest_gap(vectors: Float[Array, "count dim"]) -> float:
@@ -76,16 +71,17 @@ def rotations(count: int, *, gap: float = 0.5, seed: int = 0) -> Rotations:
     The same argument as for random signs: the mean of K independent cos(w_k t) exceeds 1 - gap for some t with
     probability below count exp(-K (1 - gap)^2 / 2).
     """
-    _check(count, gap)
     draws = np.random.default_rng(seed)
-    planes = max(1, math.ceil(math.log(max(count, 2)) / (1 - gap) ** 2))
-    while True:
-        candidate = Rotations(draws.uniform(0.0, 2.0 * math.pi, planes))
-        if candidate.gap(count) >= gap:
-            return candidate
-        planes += 1
+    return _fewest(
+        count, gap, lambda planes: Rotations(draws.uniform(0.0, 2.0 * math.pi, planes)), lambda turns: turns.gap(count)
+    )
 
 
-def _check(count: int, gap: float) -> None:
+def _fewest(count: int, gap: float, draw: Callable[[int], Vectors], reached: Callable[[Vectors], float]) -> Vectors:
+    """The first draw with that gap, in one more dimension after each draw without."""
     if count < 1 or not 0 < gap < 1:
         raise ValueError(f"`count` must be at least 1 and `gap` in (0, 1); got {count} and {gap}.")
+    dim = max(1, math.ceil(math.log(max(count, 2)) / (1 - gap) ** 2))
+    while reached(vectors := draw(dim)) < gap:
+        dim += 1
+    return vectors

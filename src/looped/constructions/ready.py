@@ -4,11 +4,11 @@ Each takes the dimension, the number of examples before the query, and the numbe
 safe for such prompts: the eigenvalues of X'X are about n (1 +- sqrt(d/n))^2 (Marchenko and Pastur), with some slack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
-from looped.constructions import gao24, gradient_descent, newton
+from looped.constructions import gradient_descent, newton
+from looped.constructions.compiler import construct
+from looped.constructions.gao24 import newton_regression, prefix_descent
 from looped.models.base import LoopedModel
 
 SLACK = 1.4
@@ -43,14 +43,14 @@ def gatmiry24_thm4(d: int, examples: int, loops: int) -> LoopedModel:
 def gao24_thm4_1(d: int, examples: int, loops: int) -> LoopedModel:
     """Newton's method as an AlgoFormer with softmax attention (gao24, Thm. 4.1)."""
     _, high = spectrum(d, examples)
-    return gao24.construct(gao24.theorem_41(d=d, num_examples=examples, alpha=1 / high**2), loops=loops)
+    return construct(newton_regression.theorem_41(d=d, num_examples=examples, alpha=1 / high**2), loops=loops)
 
 
 def gao24_thm4_2(d: int, examples: int, loops: int) -> LoopedModel:
     """Gradient descent as a causal AlgoFormer with softmax attention (gao24, Thm. 4.2)."""
     # the i-th prefix averages over i-1 pairs, so the rate is limited by the first one, whose |x|^2 is d on average
     rate = 1 / (SLACK * (d + 2 * d**0.5))
-    return gao24.construct(gao24.theorem_42(d=d, num_pairs=examples + 1, eta=rate), loops=loops)
+    return construct(prefix_descent.theorem_42(d=d, num_pairs=examples + 1, eta=rate), loops=loops)
 
 
 READY: dict[str, Callable[[int, int, int], LoopedModel]] = {

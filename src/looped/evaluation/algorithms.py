@@ -1,10 +1,6 @@
-"""The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters.
+"""The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters."""
 
-Parameters are fitted as logarithms, so that they are positive; `starts` covers several decades around 1/|X'X|.
-"""
-
-from __future__ import annotations
-
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -14,12 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.functional import kernels
-from looped.functional.descent import (
-    chebyshev_iteration,
-    gradient_descent,
-    newton_inverse,
-    preconditioned_descent,
-)
+from looped.functional.descent import chebyshev_iteration, gradient_descent, newton_inverse, preconditioned_descent
 from looped.functional.kernels import Kernel
 from looped.prompt import Prompt
 
@@ -33,22 +24,18 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """A family of answers: a name, its parameters' names, where to start looking, and the answers."""
+    """A family of answers."""
 
     name: str
     """What it is called."""
     parameters: tuple[str, ...]
     """Names of the parameters."""
-    starts: Callable[[Prompt, int], Float[Tensor, "starts parameters"]]
-    """(prompt, steps) -> logarithms of parameters to start from."""
+    starts: Callable[[Prompt], Float[Tensor, "starts parameters"]]
+    """Logarithms of parameters to start from, over several decades; the parameters are positive."""
     answers: Callable[[Prompt, int, Tensor], Answers]
     """(prompt, steps, logarithms of the parameters) -> answers."""
     iterates: bool = True
     """Whether it has a step count."""
-
-    def named(self, values: Float[Tensor, " parameters"]) -> dict[str, float]:
-        """The parameters themselves by name."""
-        return dict(zip(self.parameters, values.exp().tolist(), strict=True))
 
 
 def preconditioned_answers(prompt: Prompt, steps: int, matrix: Float[Tensor, "d d"]) -> Answers:
@@ -66,28 +53,37 @@ def _linear(prompt: Prompt, weights: Tensor) -> Answers:
     return Answers((weights * prompt.xs[:, -1]).sum(-1), weights)
 
 
-def _largest(prompt: Prompt) -> tuple[float, float]:
-    """The mean largest eigenvalue of X'X and the mean of all of them."""
-    values = torch.linalg.eigvalsh(prompt.xs[:, :-1].mT @ prompt.xs[:, :-1])
-    return float(values[:, -1].mean()), float(values.mean())
+def _eigenvalues(prompt: Prompt) -> Float[Tensor, "batch d"]:
+    """Those of X'X, ascending."""
+    xs, _ = _examples(prompt)
+    return torch.linalg.eigvalsh(xs.mT @ xs)
 
 
-def _grid(prompt: Prompt, factors: list[float]) -> Tensor:
-    return torch.tensor(factors).to(prompt.xs).log()[:, None]
+def _starts(prompt: Prompt, values: list[list[float]]) -> Tensor:
+    return torch.tensor(values).to(prompt.xs).log()
 
 
-def _rates(prompt: Prompt, steps: int) -> Tensor:
-    largest, _ = _largest(prompt)
-    return _grid(prompt, [factor / largest for factor in (0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 1.4, 1.8)])
+def _over_largest(power: int, *factors: float) -> Callable[[Prompt], Tensor]:
+    """Starts at factor / largest^power, where largest is the mean largest eigenvalue of X'X."""
+
+    def starts(prompt: Prompt) -> Tensor:
+        largest = float(_eigenvalues(prompt)[:, -1].mean())
+        return _starts(prompt, [[factor / largest**power] for factor in factors])
+
+    return starts
+
+
+_rates = _over_largest(1, 0.003, 0.01, 0.03, 0.1, 0.3, 0.6, 1.0, 1.4, 1.8)
+_alphas = _over_largest(2, 0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4)
 
 
 def _descent(prompt: Prompt, steps: int, values: Tensor) -> Answers:
     return _linear(prompt, gradient_descent(*_examples(prompt), steps=steps, rate=values[0].exp())[-1])
 
 
-def _penalties(prompt: Prompt, steps: int) -> Tensor:
-    _, mean = _largest(prompt)
-    return _grid(prompt, [factor * mean for factor in (1e-6, 1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)])
+def _penalties(prompt: Prompt) -> Tensor:
+    mean = float(_eigenvalues(prompt).mean())
+    return _starts(prompt, [[factor * mean] for factor in (1e-6, 1e-4, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0)])
 
 
 def _ridge(prompt: Prompt, steps: int, values: Tensor) -> Answers:
@@ -96,23 +92,17 @@ def _ridge(prompt: Prompt, steps: int, values: Tensor) -> Answers:
     return _linear(prompt, torch.linalg.solve(gram, (xs.mT @ ys[..., None]))[..., 0])
 
 
-def _alphas(prompt: Prompt, steps: int) -> Tensor:
-    largest, _ = _largest(prompt)
-    return _grid(prompt, [factor / largest**2 for factor in (0.01, 0.03, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4)])
-
-
 def _newton(prompt: Prompt, steps: int, values: Tensor) -> Answers:
     xs, ys = _examples(prompt)
     inverse = newton_inverse(xs.mT @ xs, steps=steps, alpha=values[0].exp())[-1]
     return _linear(prompt, (inverse @ (xs.mT @ ys[..., None]))[..., 0])
 
 
-def _intervals(prompt: Prompt, steps: int) -> Tensor:
-    largest, _ = _largest(prompt)
+def _intervals(prompt: Prompt) -> Tensor:
+    largest = float(_eigenvalues(prompt)[:, -1].mean())
     pairs = [(high / ratio, high) for high in (0.6, 0.9, 1.2, 1.8) for ratio in (1.5, 3.0, 10.0, 40.0)]
     # the second parameter is high - low, so that high stays above
-    starts = [(largest * low, largest * (high - low)) for low, high in pairs]
-    return torch.tensor(starts).to(prompt.xs).log()
+    return _starts(prompt, [[largest * low, largest * (high - low)] for low, high in pairs])
 
 
 def _chebyshev(prompt: Prompt, steps: int, values: Tensor) -> Answers:
@@ -126,37 +116,33 @@ def _functional(kernel: Kernel, slope: Callable[[Tensor], Tensor]) -> Callable[[
 
     def answers(prompt: Prompt, steps: int, values: Tensor) -> Answers:
         xs, ys = _examples(prompt)
-        scale = values[1].exp() if len(values) > 1 else torch.ones_like(values[0])
+        rate, scale = values[0].exp(), values[1].exp() if len(values) > 1 else torch.ones_like(values[0])
         among = kernel(scale * xs, xs)
         inner = scale * (xs @ prompt.xs[:, -1:].mT)[..., 0]
         residual, total = ys, torch.zeros_like(ys)
         for _ in range(steps):
             total = total + residual
-            residual = residual - values[0].exp() * torch.einsum("bn,bnm->bm", residual, among)
+            residual = residual - rate * torch.einsum("bn,bnm->bm", residual, among)
         across = kernel(scale * xs, prompt.xs[:, -1:])[..., 0]
-        rate = values[0].exp()
         gradient = rate * scale * torch.einsum("bn,bnd->bd", total * slope(inner), xs)
         return Answers(rate * (total * across).sum(-1), gradient)
 
     return answers
 
 
-def _kernel_rates(kernel: Kernel, scales: tuple[float, ...]) -> Callable[[Prompt, int], Tensor]:
-    def starts(prompt: Prompt, steps: int) -> Tensor:
-        xs, grid = prompt.xs[:, :-1], []
-        size = float(xs.square().sum(-1).mean())
-        for scale in scales or (1.0,):
-            among = kernel(scale / size * xs, xs) if scales else kernel(xs, xs)
+def _kernel_rates(kernel: Kernel, scales: tuple[float, ...]) -> Callable[[Prompt], Tensor]:
+    """Starts for each scale, in units of 1 / E|x|^2; without scales the kernel has none."""
+
+    def starts(prompt: Prompt) -> Tensor:
+        xs, _ = _examples(prompt)
+        size, grid = float(xs.square().sum(-1).mean()), []
+        for scaled in [[scale / size] for scale in scales] or [[]]:
+            among = kernel(math.prod(scaled) * xs, xs)
             norm = float(torch.linalg.matrix_norm(among, 2).mean())
-            scaled = [scale / size] if scales else []
-            grid.extend([factor / norm, *scaled] for factor in (0.01, 0.1, 0.3, 0.7, 1.2, 1.8))
-        return torch.tensor(grid).to(prompt.xs).log()
+            grid += [[factor / norm, *scaled] for factor in (0.01, 0.1, 0.3, 0.7, 1.2, 1.8)]
+        return _starts(prompt, grid)
 
     return starts
-
-
-def _step(inner: Tensor) -> Tensor:
-    return (inner > 0).to(inner)
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -167,7 +153,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         name="functional descent, relu",
         parameters=("rate",),
         starts=_kernel_rates(kernels.relu, ()),
-        answers=_functional(kernels.relu, _step),
+        answers=_functional(kernels.relu, lambda inner: (inner > 0).to(inner)),
     ),
     Algorithm(
         name="functional descent, exp",

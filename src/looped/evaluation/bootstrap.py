@@ -1,7 +1,5 @@
 """Percentile bootstrap intervals, batched over curves."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -34,5 +32,4 @@ def bootstrap(
     means = counts @ flat / count
     tail = (1 - level) / 2
     low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
-    shape = values.shape[1:]
-    return Interval(flat.mean(0).view(shape), low.view(shape), high.view(shape))
+    return Interval(*(part.view(values.shape[1:]) for part in (flat.mean(0), low, high)))

@@ -1,14 +1,9 @@
 """A cache of baselines' answers: the same prompts, baseline and parameters are never computed twice."""
 
-from __future__ import annotations
-
-import dataclasses
 import functools
 import hashlib
 import inspect
 import json
-import os
-import sys
 import warnings
 from collections.abc import Callable
 from importlib import metadata
@@ -20,6 +15,7 @@ from torch import Tensor
 from looped.baselines.signs import OnSigns
 from looped.files import digest, read_tensors, write_tensors
 from looped.prompt import Prompt
+from looped.tasks.data import cache_folder
 
 VERSION = 1
 """Raised when a baseline's answers change, so that older files are no longer used."""
@@ -32,20 +28,6 @@ BaselineProgress = Callable[[str, float], None]
 """Called with a baseline's name and the share that is done."""
 
 
-def cache_folder() -> Path:
-    """`LOOPED_CACHE`, or `looped` in the user's cache folder."""
-    chosen = os.environ.get("LOOPED_CACHE")
-    if chosen:
-        return Path(chosen).expanduser()
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
-    elif sys.platform == "darwin":
-        base = "~/Library/Caches"
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "looped"
-
-
 def cached(
     name: str, baseline: Callable[..., Tensor], folder: Path | None = None, *, progress: BaselineProgress | None = None
 ) -> Callable[[Prompt], Tensor]:
@@ -54,15 +36,19 @@ def cached(
     A baseline is a function of a module, or `functools.partial` or `on_signs` of one, so that its name and parameters
     identify it. `name` is shown to people and passed to `progress`. A damaged file is computed again, with a warning.
     """
-    about = {"baseline": describe(baseline), "version": VERSION}
+    about = json.dumps({"baseline": describe(baseline), "version": VERSION}, sort_keys=True, default=list)
+    slug = "".join(letter if letter.isalnum() else "-" for letter in name.lower())[:40]
 
     def answer(prompt: Prompt) -> Tensor:
         place = cache_folder() / "baselines" if folder is None else folder
-        file = place / f"{_slug(name)}-{_key(prompt, about)}.safetensors"
+        # what generated the examples does not matter
+        examples = {"xs": prompt.xs.detach().cpu().contiguous(), "ys": prompt.ys.detach().cpu().contiguous()}
+        key = hashlib.sha256(digest(examples, about).encode()).hexdigest()[:32]
+        file = place / f"{slug}-{key}.safetensors"
         answers = _read(file, about, prompt)
         if answers is None:
-            options = {}
-            if progress is not None and _takes(baseline, "progress"):
+            options, function = {}, baseline.baseline if isinstance(baseline, OnSigns) else baseline
+            if progress is not None and "progress" in inspect.signature(function).parameters:
                 options["progress"] = functools.partial(progress, name)
             answers = baseline(prompt, **options)
             _write(file, answers, about)
@@ -75,28 +61,24 @@ def cached(
 
 def describe(baseline: Any) -> dict[str, Any]:
     """A baseline as JSON data: its function and all parameters that change its answers."""
-    if isinstance(baseline, functools.partial):
-        if baseline.args:
-            raise ValueError("a cached baseline's parameters must be keywords; got positional ones in `partial`.")
-        whole = describe(baseline.func)
-        given = {key: value for key, value in baseline.keywords.items() if key not in IGNORED_PARAMETERS}
-        return {**whole, "parameters": {**whole.get("parameters", {}), **given}}
-    if dataclasses.is_dataclass(baseline) and not isinstance(baseline, type):
-        fields = {field.name: getattr(baseline, field.name) for field in dataclasses.fields(baseline)}
-        inner = {key: describe(value) if callable(value) else value for key, value in fields.items()}
-        return {"function": f"{type(baseline).__module__}:{type(baseline).__qualname__}", "parameters": inner}
-    if not inspect.isfunction(baseline) or "<" in baseline.__qualname__:
+    if isinstance(baseline, OnSigns):
+        inner = {"baseline": describe(baseline.baseline)}
+        return {"function": f"{OnSigns.__module__}:{OnSigns.__qualname__}", "parameters": inner}
+    function = baseline.func if isinstance(baseline, functools.partial) else baseline
+    if isinstance(baseline, functools.partial) and baseline.args:
+        raise ValueError("a cached baseline's parameters must be keywords; got positional ones in `partial`.")
+    if not inspect.isfunction(function) or "<" in function.__qualname__:
         raise ValueError(
-            f"only functions of a module can be cached, since a lambda has no name to find it by; got {baseline!r}. "
+            f"only functions of a module can be cached, since a lambda has no name to find it by; got {function!r}. "
             "Use `functools.partial` of a module's function to set parameters."
         )
-    defaults = {
+    parameters = {
         key: parameter.default
         for key, parameter in inspect.signature(baseline).parameters.items()
         if parameter.default is not inspect.Parameter.empty and key not in IGNORED_PARAMETERS
     }
-    about = {"function": f"{baseline.__module__}:{baseline.__qualname__}", "parameters": defaults}
-    libraries = {name: _version(name) for name in LIBRARIES.get(baseline.__module__, ())}
+    about = {"function": f"{function.__module__}:{function.__qualname__}", "parameters": parameters}
+    libraries = {name: _version(name) for name in LIBRARIES.get(function.__module__, ())}
     return {**about, "libraries": libraries} if libraries else about
 
 
@@ -107,27 +89,13 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _key(prompt: Prompt, about: dict[str, Any]) -> str:
-    """SHA-256 over the examples and the baseline's description; it does not matter what generated the examples."""
-    tensors = {"xs": prompt.xs.detach().cpu().contiguous(), "ys": prompt.ys.detach().cpu().contiguous()}
-    return hashlib.sha256(digest(tensors, _text(about)).encode()).hexdigest()[:32]
-
-
-def _text(about: dict[str, Any]) -> str:
-    return json.dumps(about, sort_keys=True, default=list)
-
-
-def _slug(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name.lower())[:40]
-
-
-def _read(file: Path, about: dict[str, Any], prompt: Prompt) -> Tensor | None:
+def _read(file: Path, about: str, prompt: Prompt) -> Tensor | None:
     if not file.exists():
         return None
     try:
         tensors, facts = read_tensors(file)
         answers = tensors["answers"]
-        if facts != {"about": _text(about)} or answers.shape != prompt.ys.shape:
+        if facts != {"about": about} or answers.shape != prompt.ys.shape:
             raise ValueError("it answers other prompts")
     except (ValueError, KeyError, OSError) as error:
         warnings.warn(f"{file} cannot be used ({' '.join(str(error).split())}): computed again.", stacklevel=3)
@@ -135,21 +103,10 @@ def _read(file: Path, about: dict[str, Any], prompt: Prompt) -> Tensor | None:
     return answers.to(prompt.ys.device)
 
 
-def _write(file: Path, answers: Tensor, about: dict[str, Any]) -> None:
+def _write(file: Path, answers: Tensor, about: str) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_tensors(file, {"answers": answers}, {"about": _text(about)})
+        write_tensors(file, {"answers": answers}, {"about": about})
     except OSError as error:
         # a full or read-only disk costs time later, not the answer now
         warnings.warn(f"{file} cannot be written ({error}): the answer is not cached.", stacklevel=3)
-
-
-def _takes(baseline: Any, option: str) -> bool:
-    """Whether the function behind a baseline has this parameter."""
-    while True:
-        if isinstance(baseline, functools.partial):
-            baseline = baseline.func
-        elif isinstance(baseline, OnSigns):
-            baseline = baseline.baseline
-        else:
-            return option in inspect.signature(baseline).parameters

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -55,15 +54,21 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """A model judged on one task."""
+class Findings:
+    """What was measured on prompts of one task."""
 
     task: str
     """The task, as written in Python."""
     prompts: int
-    """How many prompts were judged."""
+    """How many prompts were drawn."""
     level: float
     """Level of the intervals."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Findings):
+    """A model judged on one task."""
+
     loops: int
     """Loops behind the curves by examples."""
     trained_loops: int
@@ -72,10 +77,6 @@ class Evaluation:
     """Model first, then baselines: error against the number of examples seen."""
     by_loops: Curve
     """The model's error on the last pair of a prompt against the loops applied."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 def baselines_for(task: Task) -> dict[str, Baseline]:

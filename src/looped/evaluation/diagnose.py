@@ -1,23 +1,21 @@
 """Is a looped model stable past its trained loops, and if not, why?
 
-Four measurements on the same prompts: the error and the change of the state loop by loop; the spectral radius of the
-step's Jacobian where the state ends; and whether random starts end at the same predictions.
+The same prompts show the error and the change of the state loop by loop, the spectral radius of the step's Jacobian
+where the state ends, and whether random starts end at the same predictions.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.evaluation.curves import Curve
+from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import over_tokens, weight_of
-from looped.evaluation.radius import spectral_radius
+from looped.evaluation.radius import normal_like, spectral_radius
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel
 from looped.models.kernel_transformer import KernelTransformerConfig
@@ -48,15 +46,9 @@ class Spread:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Findings):
     """How a model behaves when it is looped far beyond its trained loops."""
 
-    task: str
-    """The task, as written in Python."""
-    prompts: int
-    """How many prompts were watched."""
-    level: float
-    """Level of the intervals."""
     trained_loops: int
     """The loops the model was trained with."""
     loops: int
@@ -73,23 +65,18 @@ class Diagnosis:
     """The first loop after which some state, or its error, is not finite."""
     settled: float
     """Share of the prompts whose state the last loop moved by less than `SETTLED`."""
-    radius: Spread | None
+    radius: Spread | None = None
     """Spectral radius of the step's Jacobian at the last state; None where that is not finite."""
-    repelled: float | None
+    repelled: float | None = None
     """Share of the prompts whose radius is above 1: a disturbance of their last state grows."""
-    starts: int
+    starts: int = 0
     """How many random starts were tried; 0 where the prompt enters by the first state alone."""
-    apart: float | None
-    """Root mean square distance of predictions from random starts to the usual ones, over the latter's size; None where
-    it is not finite."""
-    same: float | None
+    apart: float | None = None
+    """Root mean square distance of predictions from random starts to the usual ones, over their size, if finite."""
+    same: float | None = None
     """Share of the prompts whose predictions from every random start are within `SAME` of the usual ones."""
-    verdict: str
+    verdict: str = ""
     """The diagnosis in words."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 @torch.no_grad()
@@ -126,12 +113,18 @@ def diagnose(
         Curve.over_prompts(label, range(1, loops + 1), values, level=level, seed=seed)
         for label, values in (("error", errors), ("state change", changes))
     )
-    radii = distances = None
+    fixed_point: dict[str, Any] = {}
     if overflow is None:
-        radii = spectral_radius(model, state, context, t=loops, generator=generator)
-        radii = radii if bool(radii.isfinite().all()) else None
+        radii = spectral_radius(model, state, context, t=loops, generator=generator).double().cpu()
+        if bool(radii.isfinite().all()):
+            low, median, high = radii.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
+            fixed_point["radius"] = Spread(median=median, low=low, high=high)
+            fixed_point["repelled"] = float((radii > 1).double().mean())
         if model.config.injects:
             distances = _start_distances(model, state, context, loops, starts, generator)
+            apart = float(distances.square().mean().sqrt())
+            same = float((distances.amax(0) < SAME).double().mean())
+            fixed_point |= {"starts": starts, "apart": apart if math.isfinite(apart) else None, "same": same}
     diagnosis = Diagnosis(
         task=repr(task),
         prompts=prompts,
@@ -144,12 +137,7 @@ def diagnose(
         diverges_at=diverging_loop(error),
         overflows_at=overflow,
         settled=float((changes[:, -1] < SETTLED).double().mean()),
-        radius=None if radii is None else _spread(radii),
-        repelled=None if radii is None else float((radii > 1).double().mean()),
-        starts=0 if distances is None else starts,
-        apart=None if distances is None else _finite_or_none(distances.square().mean().sqrt()),
-        same=None if distances is None else float((distances.amax(0) < SAME).double().mean()),
-        verdict="",
+        **fixed_point,
     )
     return replace(diagnosis, verdict=verdict(diagnosis))
 
@@ -165,12 +153,8 @@ def diverging_loop(error: Curve) -> int | None:
     bound = WORSE * error.high[best] + ROUNDING
     if not math.isfinite(bound):
         return error.x[0]
-    first = None
-    for loop, low in zip(reversed(error.x[best + 1 :]), reversed(error.low[best + 1 :]), strict=True):
-        if math.isfinite(low) and low <= bound:
-            break
-        first = loop
-    return first
+    fine = [best, *(at for at in range(best + 1, len(error.x)) if error.low[at] <= bound)]
+    return next(iter(error.x[fine[-1] + 1 :]), None)
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -198,7 +182,7 @@ def verdict(diagnosis: Diagnosis) -> str:
     else:
         parts.append(f"Stable: {past} the error is {last:.3g}; its best was {best:.3g}, at loop {diagnosis.best_loop}.")
     still = f"{diagnosis.settled:.0%} of the prompts have settled (a loop moves their state by less than {SETTLED:.1%})"
-    parts.append(f"{still[0].upper()}{still[1:]}." if diagnosis.settled >= 0.9 else f"The state keeps moving: {still}.")
+    parts.append(f"{still}." if diagnosis.settled >= 0.9 else f"The state keeps moving: {still}.")
     radius, repelled = diagnosis.radius, diagnosis.repelled
     if radius is not None and repelled is not None:
         measured = f"spectral radius {radius.median:.4g}, {radius.low:.4g} to {radius.high:.4g} for most prompts"
@@ -259,7 +243,9 @@ def _run_loops(
     state, errors, changes, overflow = model.start(context), [], [], None
     for t in range(loops):
         previous, state = state, model.step(state, context, t)
-        errors.append(_error(task, model.readout(state, context), prompt))
+        by_position = task.error(model.readout(state, context), prompt)  # type: ignore[arg-type]
+        single = isinstance(prompt, Prompt)
+        errors.append(by_position[:, -1] if single else over_tokens(by_position, prompt.weights))
         moved = [new - old for new, old in zip(leaves(state), leaves(previous), strict=True)]
         size = _length(leaves(state))
         changes.append(_length(moved) / size.clamp(min=torch.finfo(size.dtype).tiny))  # a state of zeros stays itself
@@ -267,13 +253,6 @@ def _run_loops(
         if overflow is None and not all(bool(tensor.isfinite().all()) for tensor in watched):
             overflow = t + 1
     return state, torch.stack(errors, 1), torch.stack(changes, 1), overflow
-
-
-def _error(task: Task, outputs: Tensor, prompt: AnyPrompt) -> Float[Tensor, " batch"]:
-    errors = task.error(outputs, prompt)  # type: ignore[arg-type]
-    if isinstance(prompt, Prompt):
-        return errors[:, -1]
-    return over_tokens(errors, prompt.weights)
 
 
 def _length(parts: Sequence[Tensor]) -> Float[Tensor, " batch"]:
@@ -288,7 +267,7 @@ def _start_distances(
     size = usual.square().mean().sqrt().clamp(min=torch.finfo(usual.dtype).tiny)
     distances = []
     for _ in range(starts):
-        other = tree_map(lambda leaf: _normal_like(leaf, generator), state)
+        other = tree_map(lambda leaf: normal_like(leaf, generator) * leaf.square().mean().sqrt(), state)
         for t in range(loops):
             other = model.step(other, context, t)
         apart = model.readout(other, context).flatten(1) - usual
@@ -296,20 +275,5 @@ def _start_distances(
     return torch.stack(distances)
 
 
-def _finite_or_none(value: Tensor) -> float | None:
-    return float(value) if bool(value.isfinite()) else None
-
-
-def _normal_like(leaf: Tensor, generator: torch.Generator) -> Tensor:
-    """Normal numbers as large as those of the leaf."""
-    normal = torch.randn(leaf.shape, generator=generator, device=leaf.device, dtype=leaf.dtype)
-    return normal * leaf.square().mean().sqrt()
-
-
 def _best(means: Sequence[float]) -> int:
     return 1 + min(range(len(means)), key=lambda at: means[at] if math.isfinite(means[at]) else math.inf)
-
-
-def _spread(values: Float[Tensor, " batch"]) -> Spread:
-    low, median, high = torch.quantile(values.double().cpu(), torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64))
-    return Spread(median=float(median), low=float(low), high=float(high))

@@ -1,12 +1,8 @@
 """Errors of a model or a baseline, prompt by prompt and position by position.
 
-Usually each x of a prompt is its own query, and one pass answers all positions. A shift of the query gives position i a
-query that is not the example which later positions see there. A causal decoder still answers all of them in one pass,
-over twice the rows (`looped.models.query_stream`); any other predictor is asked n times, with the first i examples and
-query i.
+Where each x is its own query, one pass answers all positions. Where a shift gives position i another query, a causal
+decoder still needs one pass, over twice the rows (`looped.models.query_stream`); any other predictor is asked n times.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
@@ -29,6 +25,7 @@ GPU_CHUNK = 2048
 """Prompts in one forward pass."""
 
 Baseline = Callable[[Prompt], Tensor]
+Predictor = LoopedModel | Baseline
 
 
 class Errors(NamedTuple):
@@ -37,15 +34,13 @@ class Errors(NamedTuple):
     values: Float[Tensor, "prompts positions"]
     """At every position, after `loops` loops."""
     positions: list[int]
-    """How many examples each column has seen. Positions without a query, without weight or without an answer of the
-    baseline are left out."""
+    """How many examples each column has seen; positions without a query, a weight or an answer are left out."""
     by_loop: Float[Tensor, "prompts loops"]
-    """At the last position (of a sequence: the mean over its scored tokens) after 1, 2, ... loops; a baseline has one
-    column."""
+    """At the last position, or over the scored tokens of a sequence, after 1, 2, ... loops; once for a baseline."""
 
 
 def measure_errors(
-    predict: LoopedModel | Baseline,
+    predict: Predictor,
     task: Task,
     *,
     shifts: Iterable[Shift] = (),
@@ -54,20 +49,18 @@ def measure_errors(
     loops: int | None = None,
     max_loops: int | None = None,
     seed: int = 0,
-    device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Errors:
     """Errors under shifts in units of the unshifted task, as yang24 draws them (App. D).
 
     `predict` is a model, run for `loops` loops (default: as trained) and at least for `max_loops`, or a baseline. One
-    seed names the same prompts for every predictor. `device` and `dtype` are those of the model unless given, and for a
-    baseline the CPU and float32.
+    seed names the same prompts for every predictor. `dtype` is that of the model unless given, float32 for a baseline.
     """
     like = weight_of(predict) if isinstance(predict, LoopedModel) else torch.empty(0)
     shifts = tuple(shifts)
     drawn_from = Shifted(task=task, shifts=shifts) if shifts else task
     questions = draw_questions(drawn_from, points=points, prompts=prompts, seed=seed)
-    questions = questions.to(like.device if device is None else device).to(like.dtype if dtype is None else dtype)
+    questions = questions.to(like.device).to(like.dtype if dtype is None else dtype)
     return errors_of(predict, task, questions, loops=loops, max_loops=max_loops)
 
 
@@ -80,20 +73,14 @@ def draw_questions(task: Task, *, points: int, prompts: int, seed: int) -> Quest
 
 @torch.no_grad()
 def errors_of(
-    predict: LoopedModel | Baseline,
-    task: Task,
-    questions: Questions,
-    *,
-    loops: int | None = None,
-    max_loops: int | None = None,
+    predict: Predictor, task: Task, questions: Questions, *, loops: int | None = None, max_loops: int | None = None
 ) -> Errors:
     """Errors of a predictor, scored by `task`: after `loops` loops, and after every loop up to `max_loops`."""
     if not isinstance(predict, LoopedModel):
         errors = _score(task, _answer(predict, questions), questions)
-        answered = (~errors.isnan().all(0)).nonzero().flatten().tolist()
         # a slow baseline answers some positions only, and is not a number at the others
-        by_loop = _last_errors(errors[None], questions).T
-        return _selected(errors, by_loop, questions, answered or range(errors.shape[1]))
+        answered = (~errors.isnan().all(0)).nonzero().flatten().tolist()
+        return _selected(errors, _last_errors(errors[None], questions).T, questions, answered or range(errors.shape[1]))
     loops = predict.config.loops if loops is None else loops
     check_loops(loops)
     max_loops = max(loops, max_loops or 0)
@@ -160,9 +147,7 @@ def _last_errors(errors: Float[Tensor, "loops batch positions"], part: Questions
     return errors[:, :, column]
 
 
-def _errors_by_loop(
-    model: LoopedModel, task: Task, part: Questions, loops: int
-) -> Float[Tensor, "loops batch positions"]:
+def _errors_by_loop(model: LoopedModel, task: Task, part: Questions, loops: int) -> Tensor:
     """Errors after every loop; on a GPU by one captured loop, where our kernels run the model."""
     weight = weight_of(model)
     if part.queries is None:
@@ -173,10 +158,9 @@ def _errors_by_loop(
         return _unrolled(model, part.prompt, loops, lambda outputs: _score(task, outputs, part))
     if not supports_query_stream(model):
         return _score(task, _answer(lambda prompt: model(prompt, loops=loops, keep=loops), part), part)
-    prompt = part.prompt
-    assert isinstance(prompt, Prompt)
+    prompt = cast(Prompt, part.prompt)
     batch = len(prompt.xs)
-    both = Prompt(torch.cat((prompt.xs, part.queries)), torch.cat((prompt.ys, prompt.ys)))
+    both = Prompt(torch.cat((prompt.xs, part.queries.xs)), torch.cat((prompt.ys, prompt.ys)))
     with query_stream(model, batch):
         return _unrolled(model, both, loops, lambda outputs: _score(task, outputs[batch:], part))
 
@@ -201,14 +185,13 @@ def _answer(predict: Callable[[Any], Tensor], questions: Questions) -> Float[Ten
     The query's label, which nobody may read, is the true one. A model that reads the last pair as its query is asked
     about the whole prompt only.
     """
-    prompt, queries, answers = questions.prompt, questions.queries, questions.answers
-    if queries is None or answers is None:
+    prompt, queries = questions.prompt, questions.queries
+    if queries is None or not isinstance(prompt, Prompt):
         return predict(prompt)
-    assert isinstance(prompt, Prompt)
 
     def answer(i: int) -> Tensor:
-        xs = torch.cat((prompt.xs[:, :i], queries[:, i : i + 1]), 1)
-        ys = torch.cat((prompt.ys[:, :i], answers[:, i : i + 1]), 1)
+        xs = torch.cat((prompt.xs[:, :i], queries.xs[:, i : i + 1]), 1)
+        ys = torch.cat((prompt.ys[:, :i], queries.ys[:, i : i + 1]), 1)
         return predict(Prompt(xs, ys))
 
     n = prompt.num_examples

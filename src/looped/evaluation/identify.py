@@ -5,12 +5,10 @@ d prediction / d x_q tells them apart (for least squares it is the weight vector
 parameters, fitted on one half of the prompts; distances are measured on the other half.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -19,6 +17,7 @@ from torch.autograd.functional import jvp
 
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
+from looped.evaluation.curves import Findings
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -68,23 +67,13 @@ class Loop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Identification:
-    """What a model computes, loop by loop."""
+class Identification(Findings):
+    """What a model computes, loop by loop; half of the prompts are to fit, half to judge."""
 
-    task: str
-    """The task, as written in Python."""
-    prompts: int
-    """How many prompts were drawn: half to fit, half to judge."""
     examples: int
     """Examples before the query."""
-    level: float
-    """Level of the intervals."""
     loops: list[Loop]
     """One entry a loop."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 class _Half(NamedTuple):
@@ -121,11 +110,9 @@ def identify(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
     model = model.double()
-    device = next(iter(model.parameters())).device
     drawn = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
-    sample = only_pairs(drawn, "identify").to(device)
-    sample.check_finite()
-    prompt = Prompt(sample.xs.double(), sample.ys.double())
+    prompt = only_pairs(drawn, "identify").to(next(model.parameters()).device).to(torch.float64)
+    prompt.check_finite()
     identified = []
     for loop, answers in enumerate(answers_of(model, prompt, loops), 1):
         try:
@@ -168,21 +155,14 @@ def _identify_loop(loop: int, prompt: Prompt, answers: Answers, searched: list[i
     descents: list[Match] = []
     for algorithm in ALGORITHMS:
         counts = searched if algorithm.iterates else [0]
-        tried = [_match(algorithm, count, fit, judge, level, seed) for count in counts]
-        finite = [match for match in tried if match is not None and _finite(match)]
-        matches += _simplest(finite)
+        tried = [match for count in counts for match in _match(algorithm, count, fit, judge, level, seed)]
+        matches += _simplest(tried)
         if algorithm.name == "gradient descent":
-            descents = finite
-    tried = [_preconditioned(descent, fit, judge, level, seed) for descent in descents]
-    matches += _simplest([match for match in tried if _finite(match)])
-    if not matches:
-        return Loop(loop=loop, searched=searched, best=None, others=[])
+            descents = tried
+    tried = [match for descent in descents for match in _preconditioned(descent, fit, judge, level, seed)]
+    matches += _simplest(tried)
     nearest = sorted(matches, key=lambda match: match.distance)
-    return Loop(loop=loop, searched=searched, best=_simplest(matches)[0], others=nearest)
-
-
-def _finite(match: Match) -> bool:
-    return all(map(math.isfinite, (match.distance, match.low, match.high, *match.parameters.values())))
+    return Loop(loop=loop, searched=searched, best=next(iter(_simplest(matches)), None), others=nearest)
 
 
 def _simplest(matches: list[Match]) -> list[Match]:
@@ -192,7 +172,7 @@ def _simplest(matches: list[Match]) -> list[Match]:
 
 
 def _half(prompt: Prompt, answers: Answers, part: slice) -> _Half:
-    half = Answers(answers.predictions[part], answers.gradients[part])
+    half = Answers(*(values[part] for values in answers))
     sizes = float(half.predictions.square().mean()), float(half.gradients.square().sum(-1).mean())
     return _Half(prompt.rows(part), half, sizes)
 
@@ -204,8 +184,8 @@ def _apart(half: _Half, given: Answers) -> Float[Tensor, "batch 2"]:
     return torch.stack([predictions, gradients], -1)
 
 
-def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: float, seed: int) -> Match | None:
-    """The algorithm with its best parameters; None where nothing finite comes out."""
+def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: float, seed: int) -> list[Match]:
+    """The algorithm with its best parameters; empty where nothing finite comes out."""
 
     def residuals(values: Tensor) -> Tensor:
         given = algorithm.answers(fit.prompt, steps, values)
@@ -213,14 +193,15 @@ def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: fl
         gradients = (given.gradients - fit.answers.gradients) / fit.sizes[1] ** 0.5
         return torch.cat([predictions, gradients.flatten()])
 
-    best = levenberg(residuals, algorithm.starts(fit.prompt, steps))
+    best = levenberg(residuals, algorithm.starts(fit.prompt))
     if best is None:
-        return None
+        return []
     given = algorithm.answers(judge.prompt, steps, best)
-    return _judged(algorithm.name, steps, algorithm.named(best), judge, given, level, seed)
+    named = dict(zip(algorithm.parameters, best.exp().tolist(), strict=True))
+    return _judged(algorithm.name, steps, named, judge, given, level, seed)
 
 
-def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed: int) -> Match:
+def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed: int) -> list[Match]:
     """Gradient descent with a matrix as its rate, the same in every step, fitted from the plain descent's rate."""
     d, steps = fit.prompt.d, descent.steps
     matrix = (descent.parameters["rate"] * torch.eye(d).to(fit.prompt.xs)).requires_grad_()
@@ -243,21 +224,16 @@ def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed
 
 def _judged(
     name: str, steps: int, named: dict[str, float], half: _Half, given: Answers, level: float, seed: int
-) -> Match:
+) -> list[Match]:
+    """The match, unless it is not finite."""
     apart = _apart(half, Answers(given.predictions.detach(), given.gradients.detach()))
     interval = bootstrap(apart.mean(-1)[:, None], level=level, seed=seed)
     mean, low, high = (max(float(part), 0.0) ** 0.5 for part in interval)
-    both = apart.mean(0).sqrt().tolist()
-    return Match(
-        algorithm=name,
-        steps=steps,
-        parameters=named,
-        distance=mean,
-        low=low,
-        high=high,
-        predictions=both[0],
-        gradients=both[1],
-    )
+    if not all(map(math.isfinite, (mean, low, high, *named.values()))):
+        return []
+    predictions, gradients = apart.mean(0).sqrt().tolist()
+    distances = {"distance": mean, "low": low, "high": high, "predictions": predictions, "gradients": gradients}
+    return [Match(algorithm=name, steps=steps, parameters=named, **distances)]
 
 
 def levenberg(

@@ -56,11 +56,11 @@ def finish(figure: Figure, *, columns: int = 4) -> None:
     """A hairline at every tick, and one legend above all panels with each label once."""
     import matplotlib
 
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for ax in figure.axes:
         ax.grid(axis="y", color=matplotlib.rcParams["text.color"], alpha=0.12, linewidth=0.6)
         ax.set_axisbelow(True)
-        handles, labels = ax.get_legend_handles_labels()
-        found = found | {label: handle for label, handle in zip(labels, handles, strict=True) if label not in found}
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
     options: dict[str, Any] = {"handlelength": 2.6, "columnspacing": 1.4, "borderpad": 0}
-    figure.legend(list(found.values()), list(found), loc="outside upper left", ncols=columns, **options)
+    figure.legend(list(entries.values()), list(entries), loc="outside upper left", ncols=columns, **options)

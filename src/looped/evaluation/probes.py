@@ -5,18 +5,15 @@ probe for every loop, number of examples and target. All of them train together 
 out as if it had trained alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
-from looped.evaluation.curves import Curve
+from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import weight_of
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel
@@ -70,15 +67,9 @@ class Probed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probes:
+class Probes(Findings):
     """All probes of a model."""
 
-    task: str
-    """The task, as written in Python."""
-    prompts: int
-    """How many prompts were judged."""
-    level: float
-    """Level of the intervals."""
     loops: list[int]
     """1, 2, ...: after which loop, or layer, a state was read."""
     lengths: list[int]
@@ -87,10 +78,6 @@ class Probes:
     """One for each target."""
     control: list[Probed]
     """The same for probes trained on w = 1 alone, which know only the distribution of x; judged like the others."""
-
-    def to_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 def probe(
@@ -109,7 +96,6 @@ def probe(
     prompts: int = 1280,
     seed: int = 0,
     level: float = 0.9,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Probes:
     """Train and judge a probe for every target, loop up to `loops` and number of examples in `lengths`.
 
@@ -118,7 +104,7 @@ def probe(
     Ref: yang24, App. F (`hidden` 64, Adam at 1e-3; steps and batch are not stated). Errors are divided by the number
     of coordinates once; the published program divides twice, and its probes see tokens of later pairs. Every step has
     fresh prompts, and the judged ones come from another random stream. `lengths` is 1 .. points - 1 unless given;
-    prompts are as long as the longest. `progress` is called with (steps done, steps).
+    prompts are as long as the longest.
     """
     lengths = list(range(1, points)) if lengths is None else list(lengths)
     if not targets or not lengths or min(lengths) < 1 or max(lengths) > points:
@@ -128,6 +114,10 @@ def probe(
             raise ValueError(f"`{name}` must be at least 1; got {value}.")
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    if not model.causal:
+        raise ValueError(
+            "only causal models can be probed: in this model the state of an early token knows later pairs."
+        )
     weight = weight_of(model)
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
@@ -145,7 +135,7 @@ def probe(
         dtype=weight.dtype,
     )
     optimizer = torch.optim.Adam(stack.parameters, lr=learning_rate)
-    for step in range(steps):
+    for _ in range(steps):
         fresh = reader.sample(batch, trained_on)
         parts = [reader.read(prompt) for prompt in ([fresh, reader.fixed(fresh)] if control else [fresh])]
         states = torch.stack([part[0] for part in parts])
@@ -153,17 +143,14 @@ def probe(
         optimizer.zero_grad()
         stack.errors(states, goals).mean(-1).sum().backward()
         optimizer.step()
-        if progress is not None:
-            progress(step + 1, steps)
     errors, zero = _judge(stack, reader, judged)
     loops_read = list(range(1, errors.shape[3] + 1))
 
     def probed(group: int, index: int, name: str) -> Probed:
         values = errors[:, group, index]
-        table = bootstrap(values, level=level, seed=seed)
+        table = {key: part.tolist() for key, part in bootstrap(values, level=level, seed=seed)._asdict().items()}
         curve = Curve.over_prompts(name, loops_read, values.mean(-1), level=level, seed=seed)
-        entries = {key: value.tolist() for key, value in table._asdict().items()}
-        return Probed(target=name, by_loop=curve, zero=zero[:, index].mean(0).tolist(), **entries)
+        return Probed(target=name, by_loop=curve, zero=zero[:, index].mean(0).tolist(), **table)
 
     groups = [[probed(group, index, name) for index, name in enumerate(targets)] for group in range(stack.groups)]
     return Probes(
@@ -221,32 +208,20 @@ class ProbeStack:
 
     def errors(self, states: Tensor, goals: Sequence[Tensor]) -> Float[Tensor, "groups targets loops lengths batch"]:
         """Mean square over the coordinates of each target; a goal is (groups, lengths, batch, out)."""
-        answers = self(states)
-        parts = [
-            (answers[:, index, ..., : goal.shape[-1]] - goal[:, None]).square().mean(-1)
-            for index, goal in enumerate(goals)
-        ]
-        return torch.stack(parts, 1)
+        pairs = zip(self(states).unbind(1), goals, strict=True)
+        return torch.stack([(got[..., : goal.shape[-1]] - goal[:, None]).square().mean(-1) for got, goal in pairs], 1)
 
 
+@dataclass(frozen=True)
 class _Reader:
     """Prompts, the states that a model makes of them, and the targets."""
 
-    def __init__(
-        self,
-        model: LoopedModel,
-        task: Task,
-        targets: Mapping[str, Target],
-        lengths: Sequence[int],
-        loops: int | None,
-        dtype: torch.dtype,
-    ):
-        if not model.causal:
-            raise ValueError(
-                "only causal models can be probed: in this model the state of an early token knows later pairs."
-            )
-        self.model, self.task, self.targets, self.lengths = model, task, targets, lengths
-        self.loops, self.dtype = loops, dtype
+    model: LoopedModel
+    task: Task
+    targets: Mapping[str, Target]
+    lengths: Sequence[int]
+    loops: int | None
+    dtype: torch.dtype
 
     def sample(self, batch: int, generator: torch.Generator) -> Prompt:
         """Fresh prompts, as long as the longest probe needs."""

@@ -1,7 +1,5 @@
 """The spectral radius of a step's Jacobian, for every prompt of a batch at once and without forming it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
@@ -16,14 +14,7 @@ from looped.models.query_stream import query_stream, supports_query_stream
 
 @torch.no_grad()
 def spectral_radius(
-    model: LoopedModel,
-    state: State,
-    context: Context,
-    *,
-    t: int,
-    generator: torch.Generator,
-    iterations: int = 40,
-    subspace: int = 20,
+    model: LoopedModel, state: State, context: Context, *, t: int, generator: torch.Generator
 ) -> Float[Tensor, " batch"]:
     """The largest |eigenvalue| of d step(state) / d state for every prompt; prompts do not depend on each other.
 
@@ -35,7 +26,7 @@ def spectral_radius(
         batch, twice = len(state), tree_map(lambda leaf: torch.cat((leaf, leaf)), context)
         with query_stream(model, batch):
             diagonal = linearised(lambda tokens: model.step(torch.cat((state, tokens)), twice, t)[batch:], state)
-        return dominant(diagonal, _normal(state, generator), iterations=iterations, subspace=subspace).amax(-1)
+        return dominant(diagonal, normal_like(state, generator)).amax(-1)
     sizes = [leaf.flatten(1).shape[1] for leaf in leaves(state)]
 
     def joined(tree: State) -> Tensor:
@@ -46,7 +37,7 @@ def spectral_radius(
         return tree_map(lambda leaf: next(pieces).reshape(leaf.shape), state)
 
     whole = linearised(lambda flat: joined(model.step(split(flat), context, t)), joined(state))
-    return dominant(whole, _normal(joined(state), generator), iterations=iterations, subspace=subspace)
+    return dominant(whole, normal_like(joined(state), generator))
 
 
 def linearised(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[[Tensor], Tensor]:
@@ -69,7 +60,7 @@ def linearised(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[
 
 
 def dominant(
-    apply: Callable[[Tensor], Tensor], start: Float[Tensor, "*blocks size"], *, iterations: int, subspace: int
+    apply: Callable[[Tensor], Tensor], start: Float[Tensor, "*blocks size"], *, iterations: int = 40, subspace: int = 20
 ) -> Float[Tensor, "*blocks"]:
     """The largest |eigenvalue| of many linear maps at once: power iteration, then a few steps of Arnoldi.
 
@@ -105,5 +96,6 @@ def _unit(vector: Tensor) -> Tensor:
     return vector / vector.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(vector.dtype).tiny)
 
 
-def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+def normal_like(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers of its shape."""
     return torch.randn(like.shape, generator=generator, device=like.device, dtype=like.dtype)

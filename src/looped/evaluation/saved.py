@@ -1,9 +1,8 @@
 """Evaluations saved in the run folder: RUN/evaluations/NN-name.json, in the order in which they were first saved."""
 
-from __future__ import annotations
-
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -33,7 +32,7 @@ def save_evaluation(run: Folder, name: str, evaluation: Evaluation) -> Path:
     # a damaged file of that title is replaced too: evaluating again repairs it
     same = [file for file in files if file.stem.partition("-")[2] == slug and _title(file) in (name, None)]
     file = same[0] if same else folder / f"{last + 1:02d}-{slug}.json"
-    write_json(file, {"name": name, **finite(evaluation.to_data())})
+    write_json(file, {"name": name, **finite(asdict(evaluation))})
     return file
 
 

@@ -1,7 +1,5 @@
 """Translations by greedy decoding, and how good they are: cross entropy and BLEU with intervals."""
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Attention as a function of queries, keys and values; a kernel gives each key its weight."""
 
-from __future__ import annotations
-
 from jaxtyping import Float
 from torch import Tensor
 

@@ -3,26 +3,22 @@
 Losses are sums over the examples, 1/2 |y - X w|^2. Where a paper takes the mean, its rate is n times the one here.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from looped.functional.kernels import Kernel
 
+Xs = Float[Tensor, "batch n d"]
+Ys = Float[Tensor, "batch n"]
+Iterates = Float[Tensor, "iterates batch d"]
 Rate = float | Tensor
 """One rate, or a tensor that broadcasts to (steps, batch): (steps, 1) is one per step, (1, batch) one per prompt."""
 
 
 def gradient_descent(
-    xs: Float[Tensor, "batch n d"],
-    ys: Float[Tensor, "batch n"],
-    *,
-    steps: int,
-    rate: Rate,
-    start: Float[Tensor, "batch d"] | None = None,
-) -> Float[Tensor, "iterates batch d"]:
+    xs: Xs, ys: Ys, *, steps: int, rate: Rate, start: Float[Tensor, "batch d"] | None = None
+) -> Iterates:
     """Gradient descent on least squares.
 
         w <- w - rate X'(X w - y),  starting at w = 0 or at `start`
@@ -38,9 +34,7 @@ def gradient_descent(
     return torch.stack(iterates)
 
 
-def preconditioned_descent(
-    xs: Float[Tensor, "batch n d"], ys: Float[Tensor, "batch n"], *, preconditioners: Float[Tensor, "steps d d"]
-) -> Float[Tensor, "iterates batch d"]:
+def preconditioned_descent(xs: Xs, ys: Ys, *, preconditioners: Float[Tensor, "steps d d"]) -> Iterates:
     """Gradient descent from 0 whose rate is a matrix, one per step; it need not be symmetric.
 
         w <- w - A_t X'(X w - y)
@@ -56,13 +50,7 @@ def preconditioned_descent(
 
 
 def functional_descent(
-    xs: Float[Tensor, "batch n d"],
-    ys: Float[Tensor, "batch n"],
-    queries: Float[Tensor, "batch m d"],
-    *,
-    kernel: Kernel,
-    steps: int,
-    rate: Rate,
+    xs: Xs, ys: Ys, queries: Float[Tensor, "batch m d"], *, kernel: Kernel, steps: int, rate: Rate
 ) -> Float[Tensor, "iterates batch m"]:
     """Gradient descent in the kernel's function space, read at `queries`.
 
@@ -81,14 +69,7 @@ def functional_descent(
     return torch.stack(iterates)
 
 
-def chebyshev_iteration(
-    xs: Float[Tensor, "batch n d"],
-    ys: Float[Tensor, "batch n"],
-    *,
-    steps: int,
-    low: float | Tensor,
-    high: float | Tensor,
-) -> Float[Tensor, "iterates batch d"]:
+def chebyshev_iteration(xs: Xs, ys: Ys, *, steps: int, low: float | Tensor, high: float | Tensor) -> Iterates:
     """Chebyshev semi-iteration: every iterate is the best of its degree for eigenvalues of X'X in [low, high].
 
         w_{t+1} = w_t + b_t (w_t - w_{t-1}) - a_t X'(X w_t - y),  where the error of w_t is R_t(X'X) w*

@@ -1,7 +1,5 @@
 """Gram matrices: a kernel takes two sets of rows and gives one number per pair."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,12 +1,11 @@
 """Chebyshev polynomials on an interval: their roots, and how small they are."""
 
-from __future__ import annotations
-
 import math
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from looped.functional.quadrature import chebyshev_nodes
 
 
 def chebyshev_roots(degree: int, low: float, high: float) -> Float[Tensor, " degree"]:
@@ -17,8 +16,7 @@ def chebyshev_roots(degree: int, low: float, high: float) -> Float[Tensor, " deg
     Ref: gatmiry24, proof of Theorem 2. The order is Leja's. The paper's order, by size, loses digits: the partial
     products of (1 - lambda / theta_i) then grow like (high / low)^(k/2) before they shrink.
     """
-    angles = (2 * torch.arange(1, degree + 1, dtype=torch.float64) - 1) * (math.pi / (2 * degree))
-    roots = (high + low) / 2 + (high - low) / 2 * angles.cos()
+    roots = chebyshev_nodes(degree, low, high)
     order, distance = [], roots.abs().log()
     for _ in range(degree):
         order.append(int(distance.argmax()))

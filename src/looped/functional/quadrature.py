@@ -4,8 +4,6 @@ A model of gatmiry24 with A_t = a_t I has the loss E over eigenvalues of p(lambd
 multilayer one has any polynomial with p(0) = 1 and real roots, a looped one a power of one factor.
 """
 
-from __future__ import annotations
-
 import torch
 from jaxtyping import Float
 from torch import Tensor

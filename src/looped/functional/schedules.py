@@ -1,7 +1,5 @@
 """Schedules are functions of the step, so that resuming needs no replay."""
 
-from __future__ import annotations
-
 import random
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Independent random streams from one seed."""
 
-from __future__ import annotations
-
 import hashlib
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import Activation, Block, LayerNorm, Linear, gelu
-from looped.models.decoder import interleave
+from looped.models.decoder import Context, interleave
 from looped.prompt import AnyPrompt, Sequence
 
 
@@ -78,6 +78,8 @@ class AlgoFormerConfig(ModelConfig):
     subspaces: tuple[tuple[str, int], ...] = ()
     """Names and sizes of the parts of the stream, in order, where a construction gave them."""
 
+    has_read_in = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("d", "outputs", "width", "positions"):
@@ -130,11 +132,6 @@ class AlgoFormerConfig(ModelConfig):
         return self.d
 
     @property
-    def vocabulary_size(self) -> int | None:
-        """`vocabulary`."""
-        return self.vocabulary
-
-    @property
     def max_examples(self) -> int:
         """Two positions to a pair, the query's included."""
         return self.positions // 2 - 1
@@ -145,11 +142,6 @@ class AlgoFormerConfig(ModelConfig):
         return self.inject != "none"
 
     @property
-    def has_read_in(self) -> bool:
-        """The read-in, or the embedding of text, and the pre-transformer."""
-        return True
-
-    @property
     def reads_query_last(self) -> bool:
         """With `query="last"`."""
         return self.query == "last"
@@ -158,18 +150,6 @@ class AlgoFormerConfig(ModelConfig):
     def sees_next_token(self) -> bool:
         """With full attention and an answer at every token."""
         return self.query == "every" and not self.causal
-
-    @property
-    def named_subspaces(self) -> tuple[tuple[str, int], ...]:
-        """`subspaces`."""
-        return self.subspaces
-
-
-class Embedded(NamedTuple):
-    """What every loop may read."""
-
-    tokens: Float[Tensor, "*models batch seq width"]
-    """pre(X)."""
 
 
 class AlgoFormer(LoopedModel):
@@ -205,7 +185,7 @@ class AlgoFormer(LoopedModel):
         """Where it answers at every pair."""
         return self.config.causal and self.config.query == "every"
 
-    def embed(self, prompt: AnyPrompt) -> Embedded:
+    def embed(self, prompt: AnyPrompt) -> Context:
         """Read the prompt in, add positions and the marks of the query, and run pre.
 
         Of pairs with `query="last"` the last token, the label asked for, is read as 0.
@@ -223,7 +203,7 @@ class AlgoFormer(LoopedModel):
             stream = torch.cat((stream[..., :-count, :], stream[..., -count:, :] + _axis(self.marks)), -2)
         for block in self.pre:
             stream = block(stream)
-        return Embedded(stream)
+        return Context(stream)
 
     def tokenize(self, prompt: AnyPrompt) -> Float[Tensor, "*batch seq token"] | Int[Tensor, "*batch seq"]:
         """The tokens of a prompt, two to a pair, unless it is a sequence and holds them already."""
@@ -247,23 +227,23 @@ class AlgoFormer(LoopedModel):
             )
         return interleave(prompt) if config.tokens == "overlaid" else pairs(prompt.xs, prompt.ys[..., None])
 
-    def start(self, context: Embedded) -> Tensor:
+    def start(self, context: Context) -> Tensor:
         """pre(X) itself, or zeros where it is injected."""
         return context.tokens if self.config.inject == "none" else torch.zeros_like(context.tokens)
 
-    def substeps(self, state: Tensor, context: Embedded, t: int) -> Iterator[Tensor]:
+    def substeps(self, state: Tensor, context: Context, t: int) -> Iterator[Tensor]:
         """The stream after each block of one loop; the last is the loop's new state."""
         stream = state if self.config.inject == "none" else state + context.tokens
         for index, block in enumerate(self.loop):
             stream = block(stream)
             yield self.loop_norm(stream) if index == len(self.loop) - 1 else stream
 
-    def step(self, state: Tensor, context: Embedded, t: int) -> Tensor:
+    def step(self, state: Tensor, context: Context, t: int) -> Tensor:
         """Apply every block of the loop once."""
         *_, state = self.substeps(state, context, t)
         return state
 
-    def readout(self, state: Tensor, context: Embedded) -> Tensor:
+    def readout(self, state: Tensor, context: Context) -> Tensor:
         """Run post and read predictions (*models, batch, asked), with an axis of outputs for vectors and for logits."""
         for block in self.post:
             state = block(state)
@@ -296,21 +276,12 @@ class AlgoFormer(LoopedModel):
         )
 
     def _blocks(self, part: Part) -> nn.ModuleList:
-        config = self.config
-        blocks = [
-            Block(
-                config.width,
-                heads=part.heads,
-                head_width=part.head_width,
-                hidden=part.hidden,
-                activation=config.activation,
-                norm=config.norm,
-                causal=config.causal,
-            )
-            for _ in range(part.layers)
-        ]
+        config, shape = self.config, asdict(part)
+        layers = shape.pop("layers")
+        shape |= {"activation": config.activation, "norm": config.norm, "causal": config.causal}
+        blocks = [Block(config.width, **shape) for _ in range(layers)]
         for block in blocks:
-            block.initialize(num_layers=part.layers)
+            block.initialize(num_layers=layers)
         return nn.ModuleList(blocks)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -17,11 +18,31 @@ from looped.prompt import AnyPrompt, P, Prompt
 class ModelConfig(ABC):
     """The fields of a model, as data; `build` makes the model.
 
-    The properties say what the model can do, for those who have no model yet; a model of your own overrides them.
+    Class attributes say what the model can do, for those who have no model yet; a model of your own overrides them by
+    attributes, properties or fields.
     """
 
     loops: int = 1
     """How often the step is applied: the paper's b, and the default of every call."""
+
+    input_d: ClassVar[int | None] = None
+    """The dimension of x that it reads; None: any."""
+    vocabulary: ClassVar[int | None] = None
+    """How many different tokens of text it reads; None: it reads no text."""
+    max_examples: ClassVar[int | None] = None
+    """The most examples before a query that it has positions for; None: any number."""
+    injects: ClassVar[bool] = False
+    """Whether every loop reads the prompt again, beside the state."""
+    has_read_in: ClassVar[bool] = False
+    """Whether weights act before the first loop; without injection only gradient through all loops trains them."""
+    reads_query_last: ClassVar[bool] = False
+    """Whether it answers the last pair of a prompt alone, as its query; else it answers every pair."""
+    hides_labels: ClassVar[bool] = True
+    """Whether an answer is made without the label of the pair that it answers."""
+    sees_next_token: ClassVar[bool] = False
+    """Whether a token of a sequence reads those after it, and so the one that it is to predict."""
+    subspaces: ClassVar[tuple[tuple[str, int], ...]] = ()
+    """Names and sizes of the parts of the stream, in order, where they have names."""
 
     def __post_init__(self) -> None:
         check_loops(self.loops)
@@ -31,51 +52,6 @@ class ModelConfig(ABC):
         """A freshly initialised model; random numbers come from torch's global generator."""
 
     @property
-    def input_d(self) -> int | None:
-        """The dimension of x that it reads; None: any."""
-        return None
-
-    @property
-    def vocabulary_size(self) -> int | None:
-        """How many different tokens of text it reads; None: it reads no text."""
-        return None
-
-    @property
-    def max_examples(self) -> int | None:
-        """The most examples before a query that it has positions for; None: any number."""
-        return None
-
-    @property
-    def injects(self) -> bool:
-        """Whether every loop reads the prompt again, beside the state."""
-        return False
-
-    @property
-    def has_read_in(self) -> bool:
-        """Whether weights act before the first loop; without injection only gradient through all loops trains them."""
-        return False
-
-    @property
-    def reads_query_last(self) -> bool:
-        """Whether it answers the last pair of a prompt alone, as its query; else it answers every pair."""
-        return False
-
-    @property
-    def hides_labels(self) -> bool:
-        """Whether an answer is made without the label of the pair that it answers."""
-        return True
-
-    @property
-    def sees_next_token(self) -> bool:
-        """Whether a token of a sequence reads those after it, and so the one that it is to predict."""
-        return False
-
-    @property
-    def named_subspaces(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the parts of the stream, in order, where they have names."""
-        return ()
-
-    @property
     def layers_applied(self) -> int:
         """Blocks that one answer passes through."""
         return self.loops
@@ -83,6 +59,11 @@ class ModelConfig(ABC):
 
 class LoopedModel(nn.Module, ABC):
     """A model that answers a prompt by applying one step again and again."""
+
+    steady: bool = True
+    """Whether all loops are the same: `step` does not use t."""
+    causal: bool = False
+    """Whether the answer to every pair reads only the pairs before it, so that a prompt may be cut."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -116,16 +97,6 @@ class LoopedModel(nn.Module, ABC):
         loops = self.config.loops if loops is None else loops
         return unroll(self.step, state, context, loops=loops, grad=grad, keep=keep, collect=self.readout)
 
-    @property
-    def steady(self) -> bool:
-        """Whether all loops are the same: `step` does not use t."""
-        return True
-
-    @property
-    def causal(self) -> bool:
-        """Whether the answer to every pair reads only the pairs before it, so that a prompt may be cut."""
-        return False
-
     @torch.no_grad()
     def predict(self, prompt: AnyPrompt, *, loops: int | None = None) -> Float[Tensor, "*answers"]:
         """Predictions at every position after `loops` loops; each reads only what comes before it.
@@ -139,8 +110,7 @@ class LoopedModel(nn.Module, ABC):
         """Predictions where `rule` lets each prompt leave the loop, after at most `max_loops`."""
         context = self.embed(self._checked(prompt))
         settled = settle(self.step, self.start(context), context, rule, max_loops=max_loops, collect=self.readout)
-        _finite(settled.predictions)
-        return settled
+        return settled._replace(predictions=_finite(settled.predictions))
 
     @torch.no_grad()
     def states(self, prompt: AnyPrompt, loops: int | None = None) -> list[State]:
@@ -169,8 +139,8 @@ class LoopedModel(nn.Module, ABC):
 
 def _finite(predictions: Tensor) -> Tensor:
     """The predictions, if all are finite; to study how a loop diverges, call the model itself."""
-    if not bool(predictions.isfinite().all()):
-        wrong = int((~predictions.isfinite()).sum())
+    wrong = int((~predictions.isfinite()).sum())
+    if wrong:
         raise ValueError(
             f"{wrong} of {predictions.numel()} predictions are not finite: the loops diverge, or the prompt's numbers "
             "are too large for this precision. Use fewer loops, rescale x and y, or call `model(prompt)` to see them."

@@ -4,8 +4,6 @@ A module whose weight is (models, out, in) reads (models, ..., in): `stack` make
 which equals each of them alone up to rounding.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from typing import TypeVar

@@ -34,6 +34,8 @@ class DecoderConfig(ModelConfig):
     inside: bool = True
     """Whether positions and final LayerNorm act inside every loop, as yang24 trained it, or once, around the loop."""
 
+    has_read_in = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("d", "width", "heads", "layers", "positions"):
@@ -66,11 +68,6 @@ class DecoderConfig(ModelConfig):
         """By addition or by multiplication."""
         return self.inject != "none"
 
-    @property
-    def has_read_in(self) -> bool:
-        """The linear read-in."""
-        return True
-
 
 class Context(NamedTuple):
     """What every loop reads."""
@@ -88,6 +85,7 @@ class LoopedDecoder(LoopedModel):
     """
 
     config: DecoderConfig
+    causal = True
 
     def __init__(self, config: DecoderConfig):
         super().__init__(config)
@@ -99,11 +97,6 @@ class LoopedDecoder(LoopedModel):
         self.read_out = Linear(config.width, 1)
         for block in blocks:
             block.initialize(num_layers=config.layers)
-
-    @property
-    def causal(self) -> bool:
-        """Always."""
-        return True
 
     def embed(self, prompt: AnyPrompt) -> Context:
         """Read the interleaved pairs in, and add positions where they go with P."""

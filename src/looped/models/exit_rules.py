@@ -3,8 +3,6 @@
 A rule is any callable (state, previous state, context, t) -> (batch) bool.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

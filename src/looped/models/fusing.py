@@ -1,7 +1,5 @@
 """Which models our GPU kernels can run. The kernels are in `models/gpu`, imported only where there is a GPU."""
 
-from __future__ import annotations
-
 from looped.models.base import LoopedModel
 from looped.models.decoder import LoopedDecoder
 

@@ -95,6 +95,8 @@ class KernelTransformerConfig(ModelConfig):
     init_std: float = 0.1
     """Standard deviation of the initial weights."""
 
+    reads_query_last = True
+
     @property
     def width(self) -> int:
         """Length of a row."""
@@ -113,11 +115,6 @@ class KernelTransformerConfig(ModelConfig):
     def max_examples(self) -> int | None:
         """One position to an example; any number without positions."""
         return self.positions or None
-
-    @property
-    def reads_query_last(self) -> bool:
-        """Always."""
-        return True
 
     @property
     def hides_labels(self) -> bool:
@@ -160,10 +157,7 @@ class KernelHead(nn.Module):
 
     def at(self, layer: int) -> dict[str, Tensor]:
         """The weights of one layer, with an axis of one where the rows have their batch."""
-        axes = {name: weight.ndim - 1 - self.ranks[name] for name, weight in self.named_parameters()}
-        return {
-            name: weight.select(axes[name], layer).unsqueeze(axes[name]) for name, weight in self.named_parameters()
-        }
+        return {name: weight.narrow(-1 - self.ranks[name], layer, 1) for name, weight in self.named_parameters()}
 
     def forward(self, rows: Float[Tensor, "*batch tokens width"], layer: int) -> Float[Tensor, "*all queries width"]:
         """What the head adds to every row, or to the last one alone.

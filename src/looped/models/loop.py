@@ -1,7 +1,5 @@
 """The library's only loop: `unroll` for training and curves, `settle` for inference with an exit rule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -4,28 +4,36 @@
 A row is (x, y, ...): x is in the first d coordinates and y in coordinate d.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
 Weights = Mapping[str, Tensor]
-Shapes = dict[str, tuple[int, ...]]
+Axes = Mapping[str, tuple[Literal["d", "width"], ...]]
 RowsIn = Float[Tensor, "*batch n width"]
 
 
 @dataclass(frozen=True)
-class ValuePattern(ABC):
-    """The form of V, the value matrix: an example with row z_i contributes V z_i."""
+class Pattern(ABC):
+    """The form of some of a head's matrices."""
 
-    @abstractmethod
-    def shapes(self, d: int, width: int) -> Shapes:
-        """The free weights by name."""
+    free: ClassVar[Axes]
+    """The free weights by name, each with the lengths of its axes: `d`, or `width` for a whole row."""
+
+    def shapes(self, d: int, width: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of the free weights by name."""
+        lengths = {"d": d, "width": width}
+        return {name: tuple(lengths[axis] for axis in axes) for name, axes in self.free.items()}
+
+
+@dataclass(frozen=True)
+class ValuePattern(Pattern):
+    """The form of V, the value matrix: an example with row z_i contributes V z_i."""
 
     @abstractmethod
     def values(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n width"]:
@@ -39,30 +47,11 @@ class FullValue(ValuePattern):
     Ref: gatmiry24, Eq. (2), its P; chen24, Definition 3.5, the transpose of its P.
     """
 
-    def shapes(self, d: int, width: int) -> Shapes:
-        """The whole matrix."""
-        return {"value": (width, width)}
+    free: ClassVar[Axes] = {"value": ("width", "width")}
 
     def values(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n width"]:
         """V z_i."""
         return rows @ weights["value"].mT
-
-
-@dataclass(frozen=True)
-class BlockValue(ValuePattern):
-    """V = diag(A, r); the weights are A, `transform`, and r, `label`.
-
-    Ref: cheng24, Assumption 4.4.
-    """
-
-    def shapes(self, d: int, width: int) -> Shapes:
-        """A block and a number."""
-        return {"transform": (d, d), "label": ()}
-
-    def values(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n width"]:
-        """(A x_i, r y_i)."""
-        covariates = pad(rows[..., :d] @ weights["transform"].mT, (0, rows.shape[-1] - d))
-        return covariates + LabelValue().values(rows, weights, d)
 
 
 @dataclass(frozen=True)
@@ -72,9 +61,7 @@ class LabelValue(ValuePattern):
     Ref: cheng24, Proposition 3.1 and Theorem 4.5 (A = 0).
     """
 
-    def shapes(self, d: int, width: int) -> Shapes:
-        """A number."""
-        return {"label": ()}
+    free: ClassVar[Axes] = {"label": ()}
 
     def values(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n width"]:
         """(0, r y_i)."""
@@ -82,20 +69,18 @@ class LabelValue(ValuePattern):
 
 
 @dataclass(frozen=True)
-class RestrictedValue(ValuePattern):
-    """V = (0; u', 1), where u is `tilt`: only labels change.
+class BlockValue(LabelValue):
+    """V = diag(A, r); the weights are A, `transform`, and r, `label`.
 
-    Ref: gatmiry24, Eq. (5), its P.
+    Ref: cheng24, Assumption 4.4.
     """
 
-    def shapes(self, d: int, width: int) -> Shapes:
-        """A vector."""
-        return {"tilt": (d,)}
+    free: ClassVar[Axes] = {"transform": ("d", "d"), "label": ()}
 
     def values(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n width"]:
-        """(0, <u, x_i> + y_i)."""
-        labels = rows[..., :d] @ weights["tilt"][..., None] + rows[..., d : d + 1]
-        return pad(labels, (d, rows.shape[-1] - d - 1))
+        """(A x_i, r y_i)."""
+        covariates = pad(rows[..., :d] @ weights["transform"].mT, (0, rows.shape[-1] - d))
+        return covariates + super().values(rows, weights, d)
 
 
 @dataclass(frozen=True)
@@ -105,9 +90,7 @@ class UnitValue(ValuePattern):
     Ref: gatmiry24, Eq. (5) with u = 0, as in its Theorems 2 to 8.
     """
 
-    def shapes(self, d: int, width: int) -> Shapes:
-        """Nothing."""
-        return {}
+    free: ClassVar[Axes] = {}
 
     def values(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n width"]:
         """(0, y_i)."""
@@ -115,20 +98,36 @@ class UnitValue(ValuePattern):
 
 
 @dataclass(frozen=True)
-class ScorePattern(ABC):
+class RestrictedValue(ValuePattern):
+    """V = (0; u', 1), where u is `tilt`: only labels change.
+
+    Ref: gatmiry24, Eq. (5), its P.
+    """
+
+    free: ClassVar[Axes] = {"tilt": ("d",)}
+
+    def values(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n width"]:
+        """(0, <u, x_i> + y_i)."""
+        labels = rows[..., :d] @ weights["tilt"][..., None] + rows[..., d : d + 1]
+        return pad(labels, (d, rows.shape[-1] - d - 1))
+
+
+@dataclass(frozen=True)
+class ScorePattern(Pattern):
     """The form of B and C: the kernel reads keys B z_i and queries C z_j."""
 
-    @abstractmethod
-    def shapes(self, d: int, width: int) -> Shapes:
-        """The free weights by name."""
+    whole_rows: ClassVar[bool] = False
+    """Whether B and C act on whole rows; else on the covariates alone."""
 
-    @abstractmethod
     def keys(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """B z_i for every row."""
+        """B z_i for every row; B is `key`, or the identity."""
+        read = rows if self.whole_rows else rows[..., :d]
+        return read @ weights["key"].mT if "key" in weights else read
 
-    @abstractmethod
     def queries(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """C z_j for every row."""
+        """C z_j for every row; C is `query` beside a `key`, and `score` alone."""
+        read = rows if self.whole_rows else rows[..., :d]
+        return read @ weights["query" if "key" in weights else "score"].mT
 
 
 @dataclass(frozen=True)
@@ -138,17 +137,8 @@ class FullScores(ScorePattern):
     Ref: gatmiry24, Eq. (2), its Q; chen24, Definition 3.5, the transpose of its Q.
     """
 
-    def shapes(self, d: int, width: int) -> Shapes:
-        """The whole matrix."""
-        return {"score": (width, width)}
-
-    def keys(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """z_i."""
-        return rows
-
-    def queries(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """Q z_j."""
-        return rows @ weights["score"].mT
+    free: ClassVar[Axes] = {"score": ("width", "width")}
+    whole_rows: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -158,17 +148,7 @@ class CovariateScores(ScorePattern):
     Ref: gatmiry24, Eq. (5).
     """
 
-    def shapes(self, d: int, width: int) -> Shapes:
-        """One block."""
-        return {"score": (d, d)}
-
-    def keys(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """x_i."""
-        return rows[..., :d]
-
-    def queries(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """A x_j."""
-        return rows[..., :d] @ weights["score"].mT
+    free: ClassVar[Axes] = {"score": ("d", "d")}
 
 
 @dataclass(frozen=True)
@@ -179,14 +159,4 @@ class FactoredScores(ScorePattern):
     paper calls it the query.
     """
 
-    def shapes(self, d: int, width: int) -> Shapes:
-        """Two blocks."""
-        return {"key": (d, d), "query": (d, d)}
-
-    def keys(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """B x_i."""
-        return rows[..., :d] @ weights["key"].mT
-
-    def queries(self, rows: RowsIn, weights: Weights, d: int) -> Float[Tensor, "*all n r"]:
-        """C x_j."""
-        return rows[..., :d] @ weights["query"].mT
+    free: ClassVar[Axes] = {"key": ("d", "d"), "query": ("d", "d")}

@@ -1,7 +1,5 @@
 """Many queries in one pass: a second stream of tokens that reads the first one and that no token reads."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,7 +1,5 @@
 """chen24, Bypassing the exponential dependency: figures. Nothing is trained: the weights are Theorem 4.2's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

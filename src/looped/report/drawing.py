@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import html
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Iterator
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 INK = "#1b1c1e"
 PALETTE = ("#0b5fa5", "#c44e00", "#00795a", "#9a4b8f", "#7a6a00", "#3a86ad")
 """Blue, vermilion, green, purple, olive, sky: distinct for colour-blind readers too, and by their dashes."""
-DASHES = ("-", (0, (5, 1.8)), (0, (6, 1.6, 1.4, 1.6)), (0, (1.4, 1.6)), (0, (8, 2)), (0, (3, 1.2)))
 STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -80,22 +80,22 @@ class Figures:
     """Draws the figures of one page, with unique ids."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.numbers = itertools.count(1)
 
     def __call__(self, figure: Figure, title: str) -> Markup:
         """The figure as safe HTML, announced as `title`."""
         from markupsafe import Markup
 
-        self.count += 1
-        return Markup(inline_svg(figure, title=title, name=f"figure-{self.count}"))
+        return Markup(inline_svg(figure, title=title, name=f"figure-{next(self.numbers)}"))
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Save as .svg, .png or .pdf, by the name's ending, on white; the file is written whole or not at all."""
+    """Save as .svg, .png or .pdf, by the name's ending, on white, in a folder that is made if it is missing."""
     path = Path(path)
     kind = path.suffix.removeprefix(".")
     if kind not in ("svg", "png", "pdf"):
         raise ValueError(f"a figure is saved as .svg, .png or .pdf; got `{path.name}`.")
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, _save(figure, kind, facecolor="white", dpi=200))
     return path
 

@@ -1,7 +1,5 @@
 """Numbers for readers: significant digits, durations."""
 
-from __future__ import annotations
-
 import math
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

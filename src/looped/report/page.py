@@ -3,8 +3,6 @@
 The page loads nothing and runs no script; its content-security policy enforces that.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -83,23 +81,21 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
     seconds = provenance.get("train_seconds")
     views = [_evaluation(name, result, experiment.task.d, figures) for name, result in evaluations(run).items()]
     metrics = run.metrics()
+    with torch.random.fork_rng(devices=[]):  # counted on a fresh model, since a run may have no checkpoint
+        num_parameters = experiment.model.build().num_parameters
     title = f"Training curve of {experiment.name}: loss and error by step."
     facts = {"folder": run.path.name, **provenance, "train_seconds": None}
     return {
         "id": anchor,
         "name": experiment.name,
         "hash": experiment.hash,
-        "parameters": f"{_num_parameters(run):,}",
+        "parameters": f"{num_parameters:,}",
         "seconds": duration(seconds) if seconds else "",
         "progress": _progress(run),
         "evaluations": views,
         "subspaces_svg": _subspaces(run, figures),
         "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
-        "curriculum": train is not None and (train.dims is not None or train.active_points is not None),
-        "emphasis": train.emphasis if train is not None else 0,
-        "no_training": "The weights were imported or constructed: there was no training here."
-        if train is None
-        else "No step has been logged yet.",
+        "train": train,
         "provenance": [(key, _plain(value)) for key, value in facts.items() if value is not None]
         + ([("training time", duration(seconds))] if seconds else []),
         "config": _config(experiment.to_data(complete=True)),
@@ -109,19 +105,13 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
 def _subspaces(run: Run, figures: Figures) -> str:
     """What each named subspace of a constructed model holds, loop by loop, on one prompt of its task."""
     points = run.provenance().get("points")
-    if not run.setup.model.named_subspaces or points is None or not run.steps:
+    if not run.setup.model.subspaces or points is None or not run.steps:
         return ""
     model, task = run.model(), run.setup.task
     prompt = task.sample(batch=1, n=points, generator=torch.Generator().manual_seed(0))
     loops = sorted({0, 1, 2, model.config.loops // 2, model.config.loops})
     picture = subspaces_figure(model, prompt.to(next(model.parameters()).dtype), loops=loops)
     return figures(picture, f"What each subspace of {run.setup.name} holds, loop by loop, for one prompt.")
-
-
-def _num_parameters(run: Run) -> int:
-    """Count on a fresh model, so that a run without a checkpoint has a number too."""
-    with torch.random.fork_rng(devices=[]):
-        return run.setup.model.build().num_parameters
 
 
 def _progress(run: Run) -> str:
@@ -146,16 +136,16 @@ def _evaluation(name: str, result: Evaluation, d: int, figures: Figures) -> dict
     loop_errors = ", ".join(f"{number(loops.at(x))} after {x}" for x in loop_places)
     return {
         "name": name,
-        "task": result.task,
-        "prompts": f"{result.prompts:,}",
+        "result": result,
         "level": f"{100 * result.level:g}%",
-        "loops": result.loops,
         "trained": trained,
         "d": d,
         "k": k,
         "last_k": model.x[-1],
         "model": _cell(model, k),
-        "baselines": sorted((_cell(curve, k) for curve in others), key=lambda cell: _rank(cell["mean"])),
+        "baselines": sorted(
+            (_cell(curve, k) for curve in others), key=lambda cell: (math.isnan(cell["mean"]), cell["mean"])
+        ),
         "far": _cell(loops, far, trained) if far > trained else None,
         "at_trained": loops.at(trained) if trained in loops.x else None,
         "labels": list(zip(labels, (colour % len(PALETTE) for colour in plots.colours(labels)), strict=True)),
@@ -179,10 +169,6 @@ def _cell(curve: Curve, x: int, trained: int | None = None) -> dict[str, Any]:
     return {"label": curve.label, "x": x, "times": times, **numbers}
 
 
-def _rank(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
 def _notes(curve: Curve) -> list[str]:
     """Remarks on a baseline whose curve leaves the picture."""
     label = curve.label[:1].upper() + curve.label[1:]
@@ -196,15 +182,12 @@ def _notes(curve: Curve) -> list[str]:
 
 def _config(data: Mapping[str, Any]) -> list[tuple[str, list[tuple[str, str]]]]:
     """The config in groups: task, model, train, and the optimiser of `train` as its own group."""
-    groups = []
-    nested = {"task": data["task"], "model": data["model"], "train": data.get("train", {})}
-    for name, group in nested.items():
-        inner = {key: value for key, value in group.items() if key == "optimizer"}
-        groups.append((name, {key: value for key, value in group.items() if key not in inner}))
-        groups += inner.items()
+    train = dict(data.get("train", {}))
+    optimizer = train.pop("optimizer", {})
+    groups = {"task": data["task"], "model": data["model"], "train": train, "optimizer": optimizer}
     return [
         (name, [(key, _class(value) if key == "type" else _plain(value)) for key, value in group.items()])
-        for name, group in groups
+        for name, group in groups.items()
         if group
     ]
 

@@ -6,8 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from looped.evaluation.curves import Curve, Evaluation
-from looped.report.drawing import DASHES, INK, PALETTE, blank
+from looped.evaluation.lines import DASHES
+from looped.report.drawing import INK, PALETTE, blank
 from looped.report.numbers import number
 
 if TYPE_CHECKING:
@@ -58,11 +61,11 @@ def training_figure(metrics: Sequence[Mapping[str, float]], *, size=(5.2, 2.9)) 
     with blank(size) as figure:
         ax = figure.subplots()
         steps = [line["step"] for line in metrics]
-        names = {"loss": "loss, all scored pairs", "error": "error at the last pair"}
-        drawn = [[line.get(key, math.nan) for line in metrics] for key in names]
-        for index, (values, label) in enumerate(zip(drawn, names.values(), strict=True)):
-            _line(ax, index, steps, values, label, marker="o" if len(steps) < 3 else None)
-        _log_axis(ax, *_range([value for values in drawn for value in values]))
+        drawn = {key: [line.get(key, math.nan) for line in metrics] for key in ("loss", "error")}
+        marker = "o" if len(steps) < 3 else None
+        _line(ax, 0, steps, drawn["loss"], "loss, all scored pairs", marker=marker)
+        _line(ax, 1, steps, drawn["error"], "error at the last pair", marker=marker)
+        _log_axis(ax, *_range(drawn["loss"] + drawn["error"]))
         ax.set(xlabel="training step", ylabel=ERROR)
         _legend(figure, ax)
     return figure
@@ -72,8 +75,8 @@ def bound_figure(plot: Mapping[str, Any], *, size=(3.1, 2.15)) -> Figure:
     """The small plot of a theorem: measured against bound, and any other lines."""
     with blank(size) as figure:
         ax = figure.subplots()
-        lines = {name: [_real(value) for value in values] for name, values in plot["lines"].items()}
-        xs = [_real(x) for x in plot["x"]]
+        lines = {name: np.array(values, float) for name, values in plot["lines"].items()}  # None becomes NaN
+        xs = np.array(plot["x"], float)
         others = iter(range(1, len(PALETTE) * len(lines)))
         for name, values in lines.items():
             if name == "bound":
@@ -192,7 +195,3 @@ def _legend(figure: Figure, ax: Axes, fontsize: float = 8.5) -> None:
     columns = 2 if (columns, len(labels)) == (3, 4) else columns
     options: dict[str, Any] = {"handlelength": handle, "columnspacing": 1.4, "borderpad": 0, "fontsize": fontsize}
     figure.legend(handles, labels, loc="outside upper left", ncols=columns, **options)
-
-
-def _real(value: float | None) -> float:
-    return math.nan if value is None else float(value)

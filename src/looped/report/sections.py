@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from looped.report import plots
 from looped.report.drawing import Figures, blank
 from looped.report.numbers import duration, number
 from looped.reproduce import DAMAGE, Result, damaged
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
 """Every verdict on a theorem with its colour, in the order in which they are counted."""
@@ -19,70 +22,54 @@ WORDS = ("name", "paper", "statement", "verdict", "form", "instance")
 """The text fields in a row of `looped verify --json`."""
 
 
+def result_figure(result: Result) -> Figure:
+    """The drawing of a reproduced figure; numbers that were read and cannot be drawn are damaged."""
+    try:
+        with blank((6.4, 3.6)) as canvas:
+            result.study.draw(canvas, result.table)
+    except DAMAGE as error:
+        if result.measured:
+            raise
+        raise damaged(result.path, error) from None
+    return canvas
+
+
 def result_section(result: Result, figures: Figures) -> dict[str, Any]:
     """A reproduced figure: the drawing, the paper's claims beside it, and where the numbers come from."""
     study, origin = result.study, result.provenance
     try:
-        with blank((6.4, 3.6)) as canvas:
-            study.draw(canvas, result.table)
         source = f"{origin.get('device')}, commit {origin.get('commit')}, {duration(origin.get('seconds', 0.0))}"
-        source += "".join(f"; {text}" for text in _trainings(origin.get("trainings", [])))
+        places = Counter((training["device"], training["commit"]) for training in origin.get("trainings", []))
+        for (device, commit), count in places.items():
+            source += f"; {count} model{'s' * (count != 1)} trained on {device}, commit {commit}"
         source += "; measured with settings that this study no longer has" if result.outdated else ""
     except DAMAGE as error:
         raise damaged(result.path, error) from None
-    claims = [
-        {
-            **claim.to_data(),
-            "spread": _spread(claim.low, claim.high),
-            "kind": CLAIM_VERDICTS[claim.verdict],
-        }
-        for claim in result.claims
-    ]
+    claims = [{**claim.to_data(), "kind": CLAIM_VERDICTS[claim.verdict]} for claim in result.claims]
     return {
         "name": study.name,
         "title": study.title,
         "scale": result.scale,
-        "svg": figures(canvas, f"{study.name}: {study.title}"),
+        "svg": figures(result_figure(result), f"{study.name}: {study.title}"),
         "claims": claims,
         "origin": source,
         "command": str(origin.get("command", "")),
     }
 
 
-def _spread(low: float | None, high: float | None) -> str:
-    """`0.1 to 0.2`; empty where there is only one number."""
-    return "" if low is None or high is None or low == high else f"{number(low)} to {number(high)}"
-
-
-def _trainings(used: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the models behind a figure were trained: a text for every machine and commit."""
-    places = Counter((training["device"], training["commit"]) for training in used)
-    return [
-        f"{count} model{'s' * (count != 1)} trained on {device}, commit {commit}"
-        for (device, commit), count in places.items()
-    ]
-
-
 def theorems_section(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
     """Rows of `looped verify --json` by paper, with small plots and counts of the verdicts."""
+    papers: dict[str, list[dict[str, Any]]] = {}
     try:
-        return _theorems(rows, figures)
+        for row in rows:
+            papers.setdefault(row["paper"], []).append(_theorem(row, figures))
+        counts = Counter(row["verdict"] for row in rows)
+        seconds = duration(sum(row["seconds"] for row in rows))
     except DAMAGE as error:
         raise ValueError(f"these are not the rows of `looped verify --json` ({error!r}). Print them again.") from None
-
-
-def _theorems(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, Any]:
-    for row in rows:
-        strange = [key for key in WORDS if not isinstance(row.get(key, ""), str)]
-        if strange:
-            raise ValueError(f"`{strange[0]}` must be text; got {row[strange[0]]!r}")
-    counts = Counter(row["verdict"] for row in rows)
-    papers: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        papers.setdefault(row["paper"], []).append(_theorem(row, figures))
     return {
         "total": len(rows),
-        "seconds": duration(sum(row["seconds"] for row in rows)),
+        "seconds": seconds,
         "counts": [
             (counts[name], name if counts[name] == 1 else name.replace("s", "", 1), kind if counts[name] else "none")
             for name, kind in VERDICTS.items()
@@ -93,6 +80,9 @@ def _theorems(rows: Sequence[Mapping[str, Any]], figures: Figures) -> dict[str, 
 
 
 def _theorem(row: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
+    strange = [key for key in WORDS if not isinstance(row.get(key, ""), str)]
+    if strange:
+        raise ValueError(f"`{strange[0]}` must be text; got {row[strange[0]]!r}")
     plot, margin, holds = row.get("plot"), row.get("margin"), row["verdict"].startswith("holds")
     title = f"{row['name']}: measured {number(row['measured'])} against a bound of {number(row['bound'])}."
     return {

@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from looped.evaluation.diagnose import SETTLED, Diagnosis
-from looped.evaluation.lines import finish, log_y, reference_line
-from looped.report.drawing import DASHES, INK, PALETTE, blank
+from looped.evaluation.lines import DASHES, finish, log_y, reference_line
+from looped.report.drawing import INK, PALETTE, blank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,5 +39,6 @@ def _draw(ax: Axes, curve: Curve, index: int, diagnosis: Diagnosis) -> None:
     ax.fill_between(curve.x, curve.low, curve.high, color=PALETTE[index], alpha=0.17, linewidth=0)
     ax.axvline(diagnosis.trained_loops, color=INK, alpha=0.7, linewidth=1.0, label="trained loops")
     if diagnosis.diverges_at is not None:
-        style = {"color": PALETTE[3], "linestyle": DASHES[3]}
-        ax.axvline(diagnosis.diverges_at, linewidth=1.2, label="begins to diverge", **style)
+        ax.axvline(
+            diagnosis.diverges_at, color=PALETTE[3], linestyle=DASHES[3], linewidth=1.2, label="begins to diverge"
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,26 +28,26 @@ def subspaces_figure(
     *,
     names: Sequence[str] | None = None,
     loops: Sequence[int] = (0, 1, 2, 5, 20),
-    row: int = 0,
-    size: tuple[float, float] | None = None,
 ) -> Figure:
     """Draw each subspace (down) after each of `loops` (across) as a heat map, tokens across and coordinates down.
 
     `loops` 0 is the stream after pre; a last column shows what post makes of the last one. Colours are symmetric about
     0, with one range for a subspace. `names` are subspaces of the model's config; None takes all that change over the
-    loops or differ among tokens. `row` is the prompt of the batch.
+    loops or differ among tokens. The prompt is the first of its batch.
     """
-    streams = streams_of(model, prompt, loops, row)
+    streams = streams_of(model, prompt, loops)
     titles = ["before the loop" if count == 0 else f"loop {count}" for count in loops]
     titles += ["after post"] if len(streams) > len(loops) else []
-    spaces = named(model, streams.shape[-1])
-    chosen = [name for name in spaces if _varies(streams[..., spaces[name]])] if names is None else list(names)
+    sizes = model.config.subspaces or (("stream", streams.shape[-1]),)
+    ends = itertools.accumulate(size for _, size in sizes)
+    spaces = {name: slice(end - size, end) for (name, size), end in zip(sizes, ends, strict=True)}
+    stays = streams == streams[:1, :1]  # over the loops and among tokens
+    chosen = [name for name in spaces if not stays[..., spaces[name]].all()] if names is None else list(names)
     for name in chosen:
         if name not in spaces:
             raise ValueError(f"the model has no subspace `{name}`; it has {', '.join(spaces)}. Name one of them.")
     heights = [1.0 + 0.12 * (spaces[name].stop - spaces[name].start) for name in chosen]
-    size = size or (1.6 + 1.7 * len(titles), 0.5 + 0.45 * sum(heights))
-    with blank(size) as figure:
+    with blank((1.6 + 1.7 * len(titles), 0.5 + 0.45 * sum(heights))) as figure:
         grid = figure.subplots(len(chosen), len(titles), squeeze=False, height_ratios=heights, sharex=True)
         for name, line in zip(chosen, grid, strict=True):
             contents = streams[..., spaces[name]]
@@ -66,10 +67,8 @@ def subspaces_figure(
     return figure
 
 
-def streams_of(
-    model: LoopedModel, prompt: Prompt, loops: Sequence[int], row: int = 0
-) -> Float[Tensor, "stages seq width"]:
-    """The residual stream of one prompt after each of `loops` (0: before the loop), and after post if there is one."""
+def streams_of(model: LoopedModel, prompt: Prompt, loops: Sequence[int]) -> Float[Tensor, "stages seq width"]:
+    """The residual stream of the first prompt after each of `loops` (0: before the loop), and after post, if any."""
     if not loops or min(loops) < 0:
         raise ValueError(f"`loops` must name at least one loop, 0 or later; got {list(loops)}.")
     with torch.no_grad():
@@ -85,18 +84,4 @@ def streams_of(
             for block in model.post:
                 state = block(state)
             states.append(state)
-    return torch.stack([state[row].cpu() for state in states])
-
-
-def named(model: LoopedModel, width: int) -> dict[str, slice]:
-    """The coordinates of every subspace that the config names; the whole stream, of `width`, if it names none."""
-    spaces, first = {}, 0
-    for name, size in model.config.named_subspaces or (("stream", width),):
-        spaces[name] = slice(first, first + size)
-        first += size
-    return spaces
-
-
-def _varies(stream: Float[Tensor, "stages seq size"]) -> bool:
-    """Whether it changes over the loops or differs among tokens."""
-    return bool((stream != stream[:1, :1]).any())
+    return torch.stack([state[0].cpu() for state in states])

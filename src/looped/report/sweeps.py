@@ -1,7 +1,5 @@
 """The part of the page about a sweep: one line per point, with the fields in which the points differ."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -33,8 +33,13 @@ class Condition:
         ends = [self.holds(value.low), self.holds(value.high), *map(self.holds, value.by_seed)]
         return "holds" if all(ends) else "undecided" if any(ends) else "fails"
 
+    @property
+    def asked(self) -> str:
+        """What is asked of the quantity: "at most 1.5"."""
+        return f"{self.relation} {text(float(self.bound))}"
+
     def __str__(self) -> str:
-        return f"{self.quantity} {self.relation} {text(float(self.bound))}"
+        return f"{self.quantity} {self.asked}"
 
 
 @dataclass(frozen=True)
@@ -52,4 +57,7 @@ class Check:
             yield from condition.quantity.leaves()
 
     def __str__(self) -> str:
-        return ", and ".join(map(str, self.conditions))
+        by_quantity: dict[Quantity, list[str]] = {}
+        for condition in self.conditions:
+            by_quantity.setdefault(condition.quantity, []).append(condition.asked)
+        return ", and ".join(f"{quantity} {' and '.join(asked)}" for quantity, asked in by_quantity.items())

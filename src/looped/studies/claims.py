@@ -1,15 +1,14 @@
 """A sentence of a paper as a check on measured numbers, and its verdict."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
+from statistics import fmean
 from typing import Any, Literal
 
 from looped.studies.checks import Check
 from looped.studies.expressions import Curve, NotMeasured, Quantity
-from looped.studies.table import Series, Table, X
+from looped.studies.table import Cell, Series, Table, X
 
 Verdict = Literal["holds", "fails", "undecided", "not judged"]
 
@@ -26,7 +25,7 @@ class Published:
     """What we have for it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Claim:
     """What a paper says, and what must be measured for it to hold; stated before any run."""
 
@@ -35,7 +34,8 @@ class Claim:
     statement: str
     """What the paper says, in plain words, with where it says so."""
     check: Check
-    """When it holds."""
+    """When it holds; the text of its tolerance is made from it."""
+    _: KW_ONLY
     remark: str = ""
     """What a reader must know beyond the numbers: why it fails, what was read into the sentence."""
     published: Sequence[Published] = ()
@@ -44,19 +44,8 @@ class Claim:
     """Further quantities to be shown: "with the best weights" -> what it would be then."""
 
 
-def claim(
-    name: str,
-    statement: str,
-    check: Check,
-    *,
-    remark: str = "",
-    published: Sequence[Published] = (),
-    beside: Mapping[str, Quantity] | None = None,
-) -> Claim:
-    """A claim; the text of its tolerance is made from the check."""
-    return Claim(
-        name=name, statement=statement, check=check, remark=remark, published=tuple(published), beside=beside or {}
-    )
+claim = Claim
+"""How studies write it: `claim("name", "what the paper says", check)`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,24 +99,17 @@ class Learned:
 
     def obstacle(self, table: Table, leaves: Sequence[Curve]) -> str:
         """Why none of the models behind these leaves has learned; empty where one has, or where none was trained."""
-        cells = {}
-        for leaf in leaves:
-            for series in table:
-                fits = all(value in (min, max) or series.cell.get(key) == value for key, value in leaf.labels.items())
-                if fits and series.seed is not None and series.quantity == self.of:
-                    cells.setdefault(series.cell, []).append(self._error(series))
-        if not cells:
+        by_cell: dict[Cell, list[float]] = {}
+        for series in table.where(self.of):
+            if series.seed is not None and any(leaf.can_read(series.cell) for leaf in leaves):
+                by_cell.setdefault(series.cell, []).append(self._error(series))
+        lacking = [(fmean(errors), self._needed(table, cell), cell) for cell, errors in by_cell.items()]
+        if not lacking or any(error <= needed for error, needed, _ in lacking):
             return ""
-        needed = {cell: self._needed(table, cell) for cell in cells}
-        errors = {cell: sum(values) / len(values) for cell, values in cells.items()}
-        if any(errors[cell] <= needed[cell] for cell in cells):
-            return ""
-        nearest = min(cells, key=lambda cell: errors[cell] - needed[cell])
-        return (
-            f"no model has learned: the best ({nearest}) has error {errors[nearest]:.3g}, needed {needed[nearest]:.3g}"
-        )
+        error, needed, nearest = min(lacking, key=lambda entry: entry[0] - entry[1])
+        return f"no model has learned: the best ({nearest}) has error {error:.3g}, needed {needed:.3g}"
 
-    def _needed(self, table: Table, cell: Any) -> float:
+    def _needed(self, table: Table, cell: Cell) -> float:
         zero = self._number(table, cell, self.zero)
         if self.best is not None:
             return (zero + self._number(table, cell, self.best)) / 2
@@ -138,20 +120,16 @@ class Learned:
     def _error(self, series: Series) -> float:
         return series.value[-1 if self.at is None else series.x.index(self.at)]
 
-    def _number(self, table: Table, cell: Any, source: float | str) -> float:
-        if isinstance(source, str):
-            readings = Curve(source).read(table, cell)
-            return list(readings.values())[-1].mean
-        return source
+    def _number(self, table: Table, cell: Cell, source: float | str) -> float:
+        return Curve(source).last().read(table, cell)[None].mean if isinstance(source, str) else source
 
 
 def judge(claim: Claim, table: Table, *, study: str, scale: str, preview: bool, learned: Learned | None) -> JudgedClaim:
     """The verdict on a claim, by the interval of what was measured; a preview gives the number alone."""
-    first = claim.check.conditions[0]
-    values, notes = [], []
+    conditions, values, notes = claim.check.conditions, [], []
     try:
-        values = [condition.quantity.value(table) for condition in claim.check.conditions]
-        for condition, value in zip(claim.check.conditions, values, strict=True):
+        values = [condition.quantity.value(table) for condition in conditions]
+        for condition, value in zip(conditions, values, strict=True):
             notes += [f"{condition.quantity}, {value.basis}: {value}", *condition.quantity.details(table)]
         why = "" if learned is None else learned.obstacle(table, list(claim.check.leaves()))
         why = f"a preview at {scale} scale" if preview else why
@@ -159,20 +137,21 @@ def judge(claim: Claim, table: Table, *, study: str, scale: str, preview: bool, 
         values, why = [], f"not measured at {scale} scale: {error}"
     verdict: Verdict = "not judged"
     if values and not why:
-        verdicts = [condition.verdict(value) for condition, value in zip(claim.check.conditions, values, strict=True)]
+        verdicts = [condition.verdict(value) for condition, value in zip(conditions, values, strict=True)]
         verdict = "fails" if "fails" in verdicts else "undecided" if "undecided" in verdicts else "holds"
     notes += [f"{what}: {_shown(further, table)}" for what, further in claim.beside.items()]
     notes += [f"{entry.what}: published {entry.number}, here {_shown(entry.ours, table)}" for entry in claim.published]
-    value = values[0] if values else None
+    numbers = (values[0].mean, values[0].low, values[0].high) if values else (math.inf,) * 3
+    value, low, high = (number if math.isfinite(number) else None for number in numbers)
     return JudgedClaim(
         id=f"{study}.{claim.name}",
         statement=claim.statement,
         asked=str(claim.check),
-        value=None if value is None else _finite(value.mean),
-        low=None if value is None else _finite(value.low),
-        high=None if value is None else _finite(value.high),
-        seeds=0 if value is None else value.seeds,
-        bound=float(first.bound),
+        value=value,
+        low=low,
+        high=high,
+        seeds=values[0].seeds if values else 0,
+        bound=float(claim.check.conditions[0].bound),
         verdict=verdict,
         scale=scale,
         note="; ".join(dict.fromkeys(part for part in (why, *notes, claim.remark) if part)),
@@ -184,7 +163,3 @@ def _shown(ours: Quantity, table: Table) -> str:
         return str(ours.value(table))
     except NotMeasured:
         return "not measured"
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import operator
@@ -13,12 +14,20 @@ from typing import Any
 
 from looped.studies.checks import Check, Condition
 from looped.studies.table import Cell, Label, Series, Table, X, text
-from looped.studies.values import Value, apply, averaged, exact, geometric_mean, quotient, reduce, seeded
+from looped.studies.values import Value, apply, exact, geometric_mean, quotient, reduce, seeded
 
 Labels = Mapping[str, Any]
 """Label -> value, or the builtins `max` and `min`."""
 Readings = dict[Label | None, Value]
 """Place -> value; a single number has the place None."""
+Between = tuple[float, float] | None
+"""A part of the axis; None: all of it."""
+ANY: Labels = {}
+"""No labels bound."""
+WORDS = {"by_examples": "error by examples", "by_loops": "error by loops", "by_prompts": "error by prompts"}
+"""How a quantity is called in a sentence, where that is not its name."""
+MAX_LISTED = 12
+"""Longest curve that a note lists."""
 
 
 class NotMeasured(ValueError):
@@ -29,82 +38,112 @@ class Quantity(ABC):
     """An expression over a table."""
 
     @abstractmethod
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """Its values; `bound` are labels that `over` sets for every leaf that can have them."""
+    def read(self, table: Table, bound: Labels = ANY) -> Readings:
+        """Its values; `bound` are labels that `along` sets for every leaf that can have them."""
 
     @abstractmethod
     def __str__(self) -> str: ...
 
     def leaves(self) -> Iterator[Curve]:
         """The leaves it reads."""
-        for part in vars(self).values():
-            if isinstance(part, Quantity):
-                yield from part.leaves()
+        return iter(())
 
-    def value(self, table: Table, bound: Labels | None = None) -> Value:
+    def value(self, table: Table, bound: Labels = ANY) -> Value:
         """Its value, if it is a single number."""
         readings = self.read(table, bound)
         if list(readings) != [None]:
             raise ValueError(f"`{self}` is a curve of {len(readings)} places. Reduce it: .at(x), .last(), worst(...).")
         return readings[None]
 
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
+    def details(self, table: Table) -> list[str]:
         """What a reader of the value wants to see beside it: the parts of a ratio, the values behind a worst case."""
-        lines: list[str] = []
-        for part in vars(self).values():
-            if isinstance(part, Quantity):
-                lines += part.details(table, bound)
-        return list(dict.fromkeys(lines))
+        return []
 
-    def at(self, x: X | Quantity) -> Quantity:
-        """At one place of the axis."""
-        return Place(self, x)
+    def called(self, name: str) -> Quantity:
+        """The same under a name, which stands for it in texts."""
+        return Derived(name, (self,), dict)
+
+    def at(self, x: X | Curve) -> Quantity:
+        """At one place of the axis; a place that is itself measured, such as the trained loops, is at most the last."""
+
+        def read(readings: Readings, measured: Readings | None = None) -> Readings:
+            place: Any = x if measured is None else min(int(measured[None].mean), list(readings)[-1])  # type: ignore
+            if place not in readings:
+                raise NotMeasured(f"`{self}` has no place {place}")
+            return {None: readings[place]}
+
+        if isinstance(x, Curve):
+            return Derived(f"{bracketed(self)} at {x.noun}", (self, x), read)
+        return Derived(f"{bracketed(self)} at {text(x)}", (self,), read)
 
     def first(self) -> Quantity:
         """At the first place of the axis."""
-        return Place(self, 0, by_index=True)
+        words = f"{bracketed(self)} at the start"
+        return Derived(words, (self,), lambda readings: {None: next(iter(readings.values()))})
 
     def last(self) -> Quantity:
         """At the last place of the axis."""
-        return Place(self, -1, by_index=True)
+        return Derived(f"{bracketed(self)} at the end", (self,), lambda readings: {None: [*readings.values()][-1]})
 
-    def mean(self, between: tuple[float, float] | None = None) -> Quantity:
+    def mean(self, between: Between = None) -> Quantity:
         """The mean over the axis, or over a part of it."""
-        return OverAxis(self, "mean", between)
+        return self._over_axis("mean", statistics.fmean, between)
 
-    def geomean(self, between: tuple[float, float] | None = None) -> Quantity:
+    def geomean(self, between: Between = None) -> Quantity:
         """The geometric mean over the axis, or over a part of it."""
-        return OverAxis(self, "geometric mean", between)
+        return self._over_axis("geometric mean", geometric_mean, between)
 
-    def least(self, between: tuple[float, float] | None = None) -> Quantity:
+    def least(self, between: Between = None) -> Quantity:
         """The least value along the axis."""
-        return OverAxis(self, "least", between)
+        return self._over_axis("least", min, between)
 
-    def largest(self, between: tuple[float, float] | None = None) -> Quantity:
+    def largest(self, between: Between = None) -> Quantity:
         """The largest value along the axis."""
-        return OverAxis(self, "largest", between)
+        return self._over_axis("largest", max, between)
+
+    def _over_axis(self, how: str, function: Callable[[Sequence[float]], float], between: Between) -> Quantity:
+        low, high = between or (-math.inf, math.inf)
+        part = f" from {low:g} on" if high == math.inf else f" from {low:g} to {high:g}"
+
+        def read(readings: Readings) -> Readings:
+            inside = [value for x, value in readings.items() if not isinstance(x, (int, float)) or low <= x <= high]
+            if not inside:
+                raise NotMeasured(f"`{self}` has no place between {low:g} and {high:g}")
+            return {None: reduce(function, inside)}
+
+        return Derived(f"{how} {self._as_axis()}{part if between else ''}", (self,), read)
+
+    def _as_axis(self) -> str:
+        return f"of {bracketed(self)}"
 
     def successive(self) -> Quantity:
         """The ratio of every value along the axis to the one before it."""
-        return Successive(self)
+
+        def read(readings: Readings) -> Readings:
+            if len(readings) < 2:
+                raise NotMeasured(f"`{self}` has one place only")
+            pairs = itertools.pairwise(readings.items())
+            return {place: apply(quotient, value, before) for (_, before), (place, value) in pairs}
+
+        return Derived(f"step ratios of {bracketed(self)}", (self,), read)
 
     def __add__(self, other: Quantity | float) -> Quantity:
-        return Arithmetic("+", self, quantity(other))
+        return arithmetic("+", operator.add, self, other)
 
     def __sub__(self, other: Quantity | float) -> Quantity:
-        return Arithmetic("-", self, quantity(other))
+        return arithmetic("-", operator.sub, self, other)
 
     def __mul__(self, other: Quantity | float) -> Quantity:
-        return Arithmetic("*", self, quantity(other))
+        return arithmetic("*", operator.mul, self, other)
 
     def __rmul__(self, other: float) -> Quantity:
-        return Arithmetic("*", quantity(other), self)
+        return arithmetic("*", operator.mul, other, self)
 
     def __truediv__(self, other: Quantity | float) -> Quantity:
-        return Arithmetic("/", self, quantity(other))
+        return arithmetic("/", quotient, self, other)
 
     def __abs__(self) -> Quantity:
-        return Function("size of", abs, self)
+        return Derived(f"|{self}|", (self,), lambda readings: {place: size(value) for place, value in readings.items()})
 
     def __le__(self, number: float) -> Check:
         return Check((Condition(self, "at most", number),))
@@ -125,22 +164,12 @@ class Number(Quantity):
 
     number: float
 
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+    def read(self, table: Table, bound: Labels = ANY) -> Readings:
         """The constant."""
         return {None: exact(self.number)}
 
     def __str__(self) -> str:
         return text(float(self.number))
-
-
-def bracketed(part: Quantity) -> str:
-    """The text of a part, in brackets where it is not a single reading."""
-    return str(part) if isinstance(part, (Curve, Number, Place)) else f"[{part}]"
-
-
-def quantity(value: Quantity | float) -> Quantity:
-    """The expression itself, or a number as one."""
-    return value if isinstance(value, Quantity) else Number(float(value))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,16 +181,15 @@ class Curve(Quantity):
     labels: Labels = field(default_factory=dict)
     """Labels of the cell."""
 
-    def cell(self, table: Table, bound: Labels | None = None) -> Cell:
+    def cell(self, table: Table, bound: Labels = ANY) -> Cell:
         """The one cell that has these labels, and the bound ones as far as it has them."""
-        cells = [series.cell for series in table if series.quantity == self.of]
-        cells = list(dict.fromkeys(cells))
+        cells = list(dict.fromkeys(series.cell for series in table if series.quantity == self.of))
         for name, wanted in self.labels.items():
             cells = [cell for cell in cells if name in cell]
             if cells and wanted in (min, max):
-                wanted = wanted(cell[name] for cell in cells)  # type: ignore[operator]
+                wanted = wanted(cell[name] for cell in cells)
             cells = [cell for cell in cells if cell[name] == wanted]
-        for name, wanted in (bound or {}).items():
+        for name, wanted in bound.items():
             if name not in self.labels:
                 # a baseline that lacks the label goes with all its values, unless a cell has just this one
                 exact = [cell for cell in cells if cell.get(name) == wanted]
@@ -172,7 +200,11 @@ class Curve(Quantity):
             raise ValueError(f"`{self}` means {len(cells)} cells ({cells[0]}; {cells[1]}; ...). Give more labels.")
         return cells[0]
 
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+    def can_read(self, cell: Cell) -> bool:
+        """Whether a cell has its labels, whatever is largest or smallest."""
+        return all(value in (min, max) or cell.get(name) == value for name, value in self.labels.items())
+
+    def read(self, table: Table, bound: Labels = ANY) -> Readings:
         """Its values by place."""
         cell = self.cell(table, bound)
         runs = [series for series in table if series.cell == cell and series.quantity == self.of]
@@ -181,221 +213,113 @@ class Curve(Quantity):
 
     def leaves(self) -> Iterator[Curve]:
         """Itself."""
-        yield self
+        return iter((self,))
 
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """Nothing: a curve is too long."""
-        return []
+    @property
+    def noun(self) -> str:
+        """The quantity in words."""
+        return WORDS.get(self.of, self.of.replace("_", " "))
 
     def __str__(self) -> str:
-        chosen = {
-            name: "the largest" if value is max else "the smallest" if value is min else value
-            for name, value in self.labels.items()
-        }
-        where = f" ({Cell(chosen)})" if chosen else ""
-        return WORDS.get(self.of, self.of.replace("_", " ")) + where
-
-
-WORDS = {"by_examples": "error by examples", "by_loops": "error by loops"}
-"""How a quantity is called in a sentence, where that is not its name."""
+        words: dict[Any, Any] = {max: "the largest", min: "the smallest"}
+        labels = {name: words.get(value, value) for name, value in self.labels.items()}
+        return f"{self.noun} ({Cell(labels)})" if labels else self.noun
 
 
 def _over_runs(runs: Sequence[Series], index: int) -> Value:
-    numbers = [series.value[index] for series in runs]
-    lone = runs[0]
-    low, high = (None if ends is None else ends[index] for ends in (lone.low, lone.high))
-    return seeded(numbers, low, high, seeds=sum(series.seed is not None for series in runs))
+    low, high = (None if ends is None else ends[index] for ends in (runs[0].low, runs[0].high))
+    seeds = sum(series.seed is not None for series in runs)
+    return seeded([series.value[index] for series in runs], low, high, seeds=seeds)
 
 
 @dataclass(frozen=True, eq=False)
-class Place(Quantity):
-    """A curve at one place."""
+class Along(Quantity):
+    """A number for every value of a label, as a curve along that label."""
 
-    curve: Quantity
-    x: X | Quantity
-    by_index: bool = False
+    inner: Quantity
+    over: str
+    among: tuple[Any, ...] | None = None
 
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The value there; of a place that is itself measured, such as the trained loops, at most the last one."""
-        readings = self.curve.read(table, bound)
-        place: Any = self.x
-        if isinstance(self.x, Quantity):
-            place = min(int(self.x.value(table, bound).mean), list(readings)[-1])  # type: ignore[type-var]
-        elif self.by_index:
-            place = list(readings)[int(self.x)]
-        if place not in readings:
-            raise NotMeasured(f"`{self.curve}` has no place {place}")
-        return {None: readings[place]}
+    def read(self, table: Table, bound: Labels = ANY) -> Readings:
+        """One place for each value of the label for which the number was measured."""
+        readings: Readings = {}
+        for label in table.labels(self.over) if self.among is None else self.among:
+            with contextlib.suppress(NotMeasured):
+                readings[label] = self.inner.value(table, {**bound, self.over: label})
+        if not readings:
+            raise NotMeasured(f"`{self.inner}` is not measured for any {self.over}")
+        return readings
+
+    def leaves(self) -> Iterator[Curve]:
+        """Those of the number."""
+        return self.inner.leaves()
+
+    def _as_axis(self) -> str:
+        return f"over {self.over} of {bracketed(self.inner)}"
 
     def __str__(self) -> str:
-        if self.by_index:
-            return f"{'last' if self.x == -1 else 'first'} {bracketed(self.curve)}"
-        return (
-            f"{bracketed(self.curve)} at {self.x.of.replace('_', ' ') if isinstance(self.x, Curve) else text(self.x)}"
-        )
-
-
-OVER_AXIS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": statistics.fmean, "geometric mean": geometric_mean, "least": min, "largest": max,
-}  # fmt: skip
+        return f"{bracketed(self.inner)} by {self.over}"
 
 
 @dataclass(frozen=True, eq=False)
-class OverAxis(Quantity):
-    """A mean, geometric mean, least or largest along the axis."""
+class Derived(Quantity):
+    """Made from the readings of its parts."""
 
-    curve: Quantity
-    how: str
-    between: tuple[float, float] | None = None
+    words: str
+    parts: tuple[Quantity, ...]
+    function: Callable[..., Readings]
+    """The parts' readings -> its own."""
+    compound: bool = False
+    """Whether it goes in brackets within a longer text, and its parts are shown beside it."""
 
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """The reduced value."""
-        readings = self.curve.read(table, bound)
-        low, high = self.between or (-math.inf, math.inf)
-        inside = [
-            value for place, value in readings.items() if isinstance(place, (str, type(None))) or low <= place <= high
-        ]
-        if not inside:
-            raise NotMeasured(f"`{self.curve}` has no place between {low:g} and {high:g}")
-        return {None: reduce(OVER_AXIS[self.how], inside)}
+    def read(self, table: Table, bound: Labels = ANY) -> Readings:
+        """The function of the parts' readings."""
+        return self.function(*(part.read(table, bound) for part in self.parts))
 
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """The curve, where it is short."""
-        readings = self.curve.read(table, bound)
-        if len(readings) > MAX_LISTED or isinstance(self.curve, Curve):
-            return self.curve.details(table, bound)
-        return [f"{self.curve}: " + ", ".join(f"{text(x)}: {value.mean:.3g}" for x, value in readings.items())]
+    def leaves(self) -> Iterator[Curve]:
+        """Those of its parts."""
+        return itertools.chain.from_iterable(part.leaves() for part in self.parts)
+
+    def details(self, table: Table) -> list[str]:
+        """The parts of a compound where they are numbers, the curve behind a reduction where it is short."""
+        sides, behind = [], []
+        for part in self.parts:
+            readings = part.read(table)
+            if list(readings) == [None]:
+                sides += [f"{part}: {readings[None]}"] if self.compound and not isinstance(part, Number) else []
+                behind += part.details(table)
+            elif not self.compound and not isinstance(part, Curve) and len(readings) <= MAX_LISTED:
+                behind.append(f"{part}: " + ", ".join(f"{text(x)}: {value.mean:.3g}" for x, value in readings.items()))
+            else:
+                behind += part.details(table)
+        return list(dict.fromkeys([*sides, *behind]))
 
     def __str__(self) -> str:
-        low, high = self.between or (-math.inf, math.inf)
-        part = f" from {low:g} on" if high == math.inf else f" from {low:g} to {high:g}"
-        return f"{self.how} of {bracketed(self.curve)}" + (part if self.between else "")
+        return self.words
 
 
-MAX_LISTED = 12
-"""Longest curve that a note lists."""
-OPERATORS: dict[str, Callable[[float, float], float]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": quotient,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class Arithmetic(Quantity):
+def arithmetic(sign: str, function: Callable[..., float], *sides: Quantity | float) -> Quantity:
     """Two quantities added, subtracted, multiplied or divided."""
+    first, second = (side if isinstance(side, Quantity) else Number(float(side)) for side in sides)
 
-    operator: str
-    left: Quantity
-    right: Quantity
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
+    def read(left: Readings, right: Readings) -> Readings:
         """Place by place; a single number goes with every place."""
-        left, right = self.left.read(table, bound), self.right.read(table, bound)
-        function = OPERATORS[self.operator]
         if list(left) == [None]:
             return {place: apply(function, left[None], value) for place, value in right.items()}
         if list(right) == [None]:
             return {place: apply(function, value, right[None]) for place, value in left.items()}
         return {place: apply(function, value, right[place]) for place, value in left.items() if place in right}
 
-    def details(self, table: Table, bound: Labels | None = None) -> list[str]:
-        """Both sides, where they are numbers, and what lies behind them."""
-        lines = []
-        for side in (self.left, self.right):
-            readings = side.read(table, bound)
-            if list(readings) == [None] and not isinstance(side, Number):
-                lines.append(f"{side}: {readings[None]}")
-        return list(dict.fromkeys([*lines, *super().details(table, bound)]))
-
-    def __str__(self) -> str:
-        return f"{bracketed(self.left)} {self.operator} {bracketed(self.right)}"
+    return Derived(f"{bracketed(first)} {sign} {bracketed(second)}", (first, second), read, compound=True)
 
 
-@dataclass(frozen=True, eq=False)
-class Function(Quantity):
-    """A monotone function, or a size, of a quantity."""
-
-    name: str
-    function: Callable[[float], float]
-    inner: Quantity
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """Place by place."""
-        return {place: self._of(value) for place, value in self.inner.read(table, bound).items()}
-
-    def _of(self, value: Value) -> Value:
-        result = apply(self.function, value)
-        # a size is not monotone: an interval around zero has the least size zero
-        if self.function is abs and value.low < 0 < value.high:
-            return replace(result, low=0.0 if len(value.by_seed) == 1 else result.low)
-        return result
-
-    def __str__(self) -> str:
-        return f"{self.name} {bracketed(self.inner)}"
+def bracketed(part: Quantity) -> str:
+    """The text of a part, in brackets where it would be misread without."""
+    return f"[{part}]" if isinstance(part, Along) or getattr(part, "compound", False) else str(part)
 
 
-@dataclass(frozen=True, eq=False)
-class Average(Quantity):
-    """The mean over seeds as one number, with a bootstrap interval over seeds."""
-
-    inner: Quantity
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """Place by place."""
-        return {place: averaged(value) for place, value in self.inner.read(table, bound).items()}
-
-    def __str__(self) -> str:
-        return f"mean {self.inner}"
-
-
-@dataclass(frozen=True, eq=False)
-class Successive(Quantity):
-    """The ratio of every value along the axis to the one before it."""
-
-    curve: Quantity
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """One place less than the curve has."""
-        readings = list(self.curve.read(table, bound).items())
-        if len(readings) < 2:
-            raise NotMeasured(f"`{self.curve}` has one place only")
-        return {place: apply(quotient, value, before) for (_, before), (place, value) in itertools.pairwise(readings)}
-
-    def __str__(self) -> str:
-        return f"step ratios of {bracketed(self.curve)}"
-
-
-@dataclass(frozen=True, eq=False)
-class PlaceWhere(Quantity):
-    """The first place at which a curve falls to a level."""
-
-    curve: Quantity
-    level: Quantity
-    interpolate: bool = False
-
-    def read(self, table: Table, bound: Labels | None = None) -> Readings:
-        """That place, seed by seed; infinite where the level is never reached."""
-        readings = self.curve.read(table, bound)
-        level = self.level.value(table, bound)
-        places = [float(place) for place in readings if isinstance(place, (int, float))]
-        columns = list(zip(*(value.by_seed for value in readings.values()), strict=True))
-        levels = level.by_seed if len(level.by_seed) == len(columns) else (level.mean,) * len(columns)
-        reached = [
-            first_place(places, column, target, interpolate=self.interpolate)
-            for column, target in zip(columns, levels, strict=True)
-        ]
-        return {None: seeded(reached, seeds=max(value.seeds for value in readings.values()))}
-
-    def __str__(self) -> str:
-        return f"place where {self.curve} falls to {self.level}"
-
-
-def first_place(places: Sequence[float], values: Sequence[float], level: float, *, interpolate: bool) -> float:
-    """The first place with at most this value; between places its logarithm is taken as straight, if asked."""
-    for index, value in enumerate(values):
-        if value <= level:
-            if index == 0 or not interpolate or value == level:
-                return places[index]
-            before = math.log(values[index - 1] / level)
-            share = before / (before + math.log(level / value))
-            return places[index - 1] + share * (places[index] - places[index - 1])
-    return math.inf
+def size(value: Value) -> Value:
+    """The absolute value."""
+    result = apply(math.fabs, value)
+    # not monotone: an interval around zero has the least size zero
+    return replace(result, low=0.0) if len(value.by_seed) == 1 and value.low < 0 < value.high else result

@@ -1,7 +1,5 @@
 """How the cells of a study are measured: train each, evaluate each, on the same prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -51,8 +49,7 @@ class Curves:
         runs = trained(cells, self.seeds, context)
         table = Table()
         for index, (cell, members) in enumerate(runs.items()):
-            share = TRAINING_SHARE + (1 - TRAINING_SHARE) * index / len(runs)
-            context.progress(f"evaluating {cell}", share)
+            context.progress(f"evaluating {cell}", TRAINING_SHARE + (1 - TRAINING_SHARE) * index / len(runs))
             for seed, run in zip(self.seeds, members, strict=True):
                 self.add_model(table, cell, seed, run.experiment, run.model(context.device))
         self.add_baselines(table, cells, context)
@@ -99,16 +96,15 @@ class Curves:
 
     def errors(self, predict: LoopedModel | Baseline, experiment: Experiment, **options: Any) -> Errors:
         """Errors of a model or a baseline on the study's prompts; `options` are those of `measure_errors`."""
-        points = experiment.train.points
-        options = {"points": points, "prompts": self.prompts, "seed": self.prompt_seed, **options}
+        options = {"points": experiment.train.points, "prompts": self.prompts, "seed": self.prompt_seed, **options}
         return measure_errors(predict, experiment.task, **options)
 
     def add_errors(
         self, table: Table, cell: Mapping[str, Label], errors: Errors, task: Task, *, seed: int | None = None
     ) -> None:
         """Errors as a curve by examples, with its interval over prompts."""
-        level = {"level": self.level, "seed": self.prompt_seed}
-        curve = EvaluatedCurve.over_prompts(str(cell), errors.positions, errors.values, **level)
+        options = {"level": self.level, "seed": self.prompt_seed}
+        curve = EvaluatedCurve.over_prompts(str(cell), errors.positions, errors.values, **options)
         add_curve(table, cell, "by_examples", self.example_curve(curve, task), seed=seed)
 
 
@@ -117,32 +113,26 @@ def trained(
 ) -> dict[Cell, list[Run]]:
     """The runs of every cell, one for each seed; `share` of the study's progress."""
     runs = train_variants(
-        {str(cell): experiment for cell, experiment in cells.items()}, seeds, **context.training(share)
+        {str(cell): experiment for cell, experiment in cells.items()},
+        seeds,
+        out=context.runs,
+        device=context.device,
+        trained=context.note_training,
+        progress=lambda what, done: context.progress(what, share * done),
     )
     return {cell: runs[str(cell)] for cell in cells}
 
 
 def tasks_of(cells: Mapping[Cell, Experiment]) -> list[tuple[dict[str, Label], Experiment]]:
     """Each task once: the labels that all its cells share, `model` aside, and an experiment on it."""
-    groups: list[tuple[Experiment, list[Cell]]] = []
+    groups: dict[tuple[Task, int], list[Cell]] = {}
     for cell, experiment in cells.items():
-        for first, members in groups:
-            if first.task == experiment.task and first.train.points == experiment.train.points:
-                members.append(cell)
-                break
-        else:
-            groups.append((experiment, [cell]))
-    return [
-        (
-            {
-                name: value
-                for name, value in members[0].items()
-                if name != "model" and all(cell.get(name) == value for cell in members)
-            },
-            first,
-        )
-        for first, members in groups
-    ]
+        groups.setdefault((experiment.task, experiment.train.points), []).append(cell)
+    tasks = []
+    for first, *others in groups.values():
+        shared = {name for name in first if name != "model" and all(cell.get(name) == first[name] for cell in others)}
+        tasks.append(({name: first[name] for name in first if name in shared}, cells[first]))
+    return tasks
 
 
 def add_curve(

@@ -6,8 +6,7 @@ Cells without a seed (baselines, bounds) are drawn as thin reference lines; a ce
 drawn in every panel.
 """
 
-from __future__ import annotations
-
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -92,39 +91,35 @@ class Panels:
 
 def draw(figure: Any, table: Table, groups: Sequence[Panels]) -> None:
     """Draw groups of panels: side by side where each is a single panel, else below each other."""
-    grids = [_grid(table, panels) for panels in groups]
-    if all(len(grid) == 1 and len(grid[0]) == 1 for grid in grids):
-        grids = [[[cell for grid in grids for cell in grid[0]]]]
-        groups_of_rows = [list(groups)]
-    else:
-        groups_of_rows = [[panels] * len(row) for panels, grid in zip(groups, grids, strict=True) for row in grid]
-    rows = [row for grid in grids for row in grid]
+    rows = [[(panels, *panel) for panel in row] for panels in groups for row in _grid(table, panels)]
+    if len(rows) == len(groups) and all(len(row) == 1 for row in rows):
+        rows = [[panel for row in rows for panel in row]]
     columns = max(map(len, rows))
-    figure.set_size_inches(max(4.4, columns * groups[0].width + 0.5), sum(_row_heights(groups_of_rows)) + 0.6)
-    axes = figure.subplots(len(rows), columns, squeeze=False)
-    for line_of_axes, row, panels_of_row in zip(axes, rows, groups_of_rows, strict=True):
-        for index, ax in enumerate(line_of_axes):
-            if index >= len(row):
-                ax.set_axis_off()
-                continue
-            panels, (title, part) = panels_of_row[index], row[index]
+    height = sum(max(panels.height for panels, _, _ in row) for row in rows)
+    figure.set_size_inches(max(4.4, columns * groups[0].width + 0.5), height + 0.6)
+    for axes, row in zip(figure.subplots(len(rows), columns, squeeze=False), rows, strict=True):
+        for index, (panels, title, part) in enumerate(row):
+            ax = axes[index]
             _panel(ax, part, panels, table)
             ax.set_title(title)
-            if index and panels_of_row[index - 1] is panels:
+            if index and row[index - 1][0] is panels:
                 ax.set_ylabel("")
                 if panels.share_y:
-                    ax.set_ylim(line_of_axes[0].get_ylim())
+                    ax.set_ylim(axes[0].get_ylim())
+        for ax in axes[len(row) :]:
+            ax.set_axis_off()
     finish(figure, columns=groups[0].legend_columns)
 
 
-def _row_heights(groups_of_rows: Sequence[Sequence[Panels]]) -> list[float]:
-    return [max(panels.height for panels in row) for row in groups_of_rows]
+def _shown(table: Table, panels: Panels) -> Table:
+    only = {name: value if isinstance(value, tuple) else (value,) for name, value in panels.only.items()}
+    chosen = table.where(panels.y)
+    return Table(series for series in chosen if all(series.cell.get(name) in values for name, values in only.items()))
 
 
 def _grid(table: Table, panels: Panels) -> list[list[tuple[str, Table]]]:
     """Rows of (title, what the panel shows)."""
-    shown = Table(series for series in table.where(panels.y) if _chosen(series.cell, panels.only))
-    rows = []
+    shown, rows = _shown(table, panels), []
     for row in _values(shown, panels.row):
         line = [
             (_title(panels, row, column), _part(_part(shown, panels.row, row), panels.column, column))
@@ -133,10 +128,6 @@ def _grid(table: Table, panels: Panels) -> list[list[tuple[str, Table]]]:
         width = panels.wrap or len(line)
         rows += [line[start : start + width] for start in range(0, len(line), width)]
     return rows
-
-
-def _chosen(cell: Cell, only: Mapping[str, Any]) -> bool:
-    return all(cell.get(name) in (value if isinstance(value, tuple) else (value,)) for name, value in only.items())
 
 
 def _values(table: Table, label: str | None) -> list[Label | None]:
@@ -162,8 +153,7 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
     runs: dict[Cell, list[Series]] = {}
     for series in table:
         runs.setdefault(series.cell, []).append(series)
-    shown = Table(series for series in everything.where(panels.y) if _chosen(series.cell, panels.only))
-    trained = Table(series for series in shown if series.seed is not None)
+    trained = Table(series for series in _shown(everything, panels) if series.seed is not None)
     colours, dashes = (_values(trained, label) for label in (panels.colour, panels.dash))
     references = 0
     for index, (cell, members) in enumerate(runs.items()):
@@ -185,7 +175,10 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
             x = everything.where("layers_applied", **cell).series[0].value
             style |= {"marker": "s", "markersize": 4, "linestyle": ""}
         seeds_line(ax, colour, x, [_finite(series.value) for series in members], label, **style)
-        _interval_band(ax, colour, members)
+        low, high = members[0].low, members[0].high
+        if len(members) == 1 and low is not None and high is not None:  # of a lone seed the interval over prompts
+            band = {"color": f"C{colour % 6}", "alpha": 0.17, "linewidth": 0}
+            ax.fill_between(members[0].x, _finite(low), _finite(high), **band)
         if panels.mark_trained:
             loops = everything.where("trained_loops", **cell).series[0].value[0]
             ax.axvline(loops, color=f"C{colour % 6}", linestyle=(0, (2, 2)), linewidth=0.8, alpha=0.7)
@@ -196,35 +189,19 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
 
 def _draw_reference(ax: Any, table: Table, panel_cell: Cell, quantity: str) -> None:
     """The reference of this panel: the one whose labels agree with those of the panel."""
-    shared = [
-        series for series in table if all(panel_cell.get(name, value) == value for name, value in series.cell.items())
-    ]
+    shared = [series for series in table if all(panel_cell.get(k, v) == v for k, v in series.cell.items())]
     if shared:
-        columns = zip(*(series.value for series in shared), strict=True)
-        means = [sum(column) / len(column) for column in columns]
+        means = [sum(column) / len(column) for column in zip(*(series.value for series in shared), strict=True)]
         reference_line(ax, shared[0].x, means, quantity.replace("_", " "), linestyle="-", linewidth=1.4)
 
 
 def _line_text(panels: Panels, template: str, cell: Cell) -> str:
-    if template and all(name in cell for name in _braced(template)):
-        return template.format(**{name: text(value) for name, value in cell.items()})
+    with contextlib.suppress(KeyError):  # the cell lacks a label of the template
+        if template:
+            return template.format(**{name: text(value) for name, value in cell.items()})
     hidden = {panels.column, panels.row, *panels.only}
     shown = {name: value for name, value in cell.items() if name not in hidden}
     return ", ".join(value if isinstance(value, str) else f"{name} = {text(value)}" for name, value in shown.items())
-
-
-def _braced(template: str) -> list[str]:
-    import string
-
-    return [name for _, name, _, _ in string.Formatter().parse(template) if name]
-
-
-def _interval_band(ax: Any, colour: int, members: Sequence[Series]) -> None:
-    """Of a lone seed the interval over prompts."""
-    first = members[0]
-    if len(members) == 1 and first.low is not None and first.high is not None:
-        ends = (_finite(first.low), _finite(first.high))
-        ax.fill_between(first.x, *ends, color=f"C{colour % 6}", alpha=0.17, linewidth=0)
 
 
 def _finish_axes(ax: Any, axis: Axis, panels: Panels, runs: Mapping[Cell, Sequence[Series]]) -> None:
@@ -236,8 +213,7 @@ def _finish_axes(ax: Any, axis: Axis, panels: Panels, runs: Mapping[Cell, Sequen
         ax.set_xticks(places, [text(place) for place in places])
         ax.minorticks_off()
     if panels.most is not None:
-        longest = max(members[0].x[-1] for members in runs.values())
-        ax.set_xlim(0, min(panels.most, longest))
+        ax.set_xlim(0, min(panels.most, max(members[0].x[-1] for members in runs.values())))
     if axis.log:
         log_y(ax, floor=axis.floor)
     top = _models_top(runs) if panels.cut_references else panels.top

@@ -7,23 +7,23 @@ A leaf reads one curve or number of one cell, chosen by labels; `b=max` and `b=m
 was measured. Arithmetic is seed by seed and, between curves, place by place. A comparison with a number is a `Check`.
 """
 
-from __future__ import annotations
-
+import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
-from looped.studies.checks import Check, Condition
-from looped.studies.expressions import Average, Curve, PlaceWhere, Quantity, quantity
-from looped.studies.over_labels import Along, OverLabel, Share
+from looped.studies.checks import Check
+from looped.studies.expressions import Along, Between, Curve, Derived, Number, Quantity, Readings, bracketed
 from looped.studies.table import X
+from looped.studies.values import averaged, reduce, seeded
 
 
-def curve(of: str = "by_examples", **labels: Any) -> Quantity:
+def curve(of: str = "by_examples", **labels: Any) -> Curve:
     """One quantity of the cell with these labels, along its axis."""
     return Curve(of, labels)
 
 
-def at(x: X | Quantity, of: str = "by_examples", **labels: Any) -> Quantity:
+def at(x: X | Curve, of: str = "by_examples", **labels: Any) -> Quantity:
     """The quantity at one place of its axis."""
     return Curve(of, labels).at(x)
 
@@ -33,7 +33,7 @@ def last(of: str = "by_examples", **labels: Any) -> Quantity:
     return Curve(of, labels).last()
 
 
-def area(of: str = "by_examples", between: tuple[float, float] | None = None, **labels: Any) -> Quantity:
+def area(of: str = "by_examples", between: Between = None, **labels: Any) -> Quantity:
     """The mean of the quantity over its axis."""
     return Curve(of, labels).mean(between)
 
@@ -41,12 +41,36 @@ def area(of: str = "by_examples", between: tuple[float, float] | None = None, **
 def drift(of: str = "by_loops", **labels: Any) -> Quantity:
     """Error after the most loops over the error at the trained loops; 1 is a fixed point."""
     errors = Curve(of, labels)
-    return errors.last() / errors.at(Curve("trained_loops", labels))
+    ratio = errors.last() / errors.at(Curve("trained_loops", labels))
+    return ratio.called(f"drift past the trained loops of {errors}")
 
 
 def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool = False, **labels: Any) -> Quantity:
-    """Loops, or layers, at which the error first falls to `error`."""
-    return PlaceWhere(Curve(of, labels), quantity(error), interpolate)
+    """Loops, or layers, at which the error first falls to `error`; infinite where it never does."""
+    errors, level = Curve(of, labels), error if isinstance(error, Quantity) else Number(error)
+
+    def read(readings: Readings, target: Readings) -> Readings:
+        places = [float(place) for place in readings if isinstance(place, (int, float))]
+        columns = list(zip(*(value.by_seed for value in readings.values()), strict=True))
+        levels = target[None].by_seed
+        levels = levels if len(levels) == len(columns) else (target[None].mean,) * len(columns)
+        pairs = zip(columns, levels, strict=True)
+        reached = [first_place(places, column, least, interpolate=interpolate) for column, least in pairs]
+        return {None: seeded(reached, seeds=max(value.seeds for value in readings.values()))}
+
+    return Derived(f"place where {errors} falls to {bracketed(level)}", (errors, level), read, compound=True)
+
+
+def first_place(places: Sequence[float], values: Sequence[float], level: float, *, interpolate: bool) -> float:
+    """The first place with at most this value; between places its logarithm is taken as straight, if asked."""
+    for index, value in enumerate(values):
+        if value <= level:
+            if index == 0 or not interpolate or value == level:
+                return places[index]
+            before = math.log(values[index - 1] / level)
+            share = before / (before + math.log(level / value))
+            return places[index - 1] + share * (places[index] - places[index - 1])
+    return math.inf
 
 
 def gap(above: Quantity, below: Quantity) -> Quantity:
@@ -61,35 +85,39 @@ def along(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Alo
 
 def worst(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The largest value over all values of a label."""
-    return OverLabel(along(inner, over, among), "worst")
+    return along(inner, over, among).largest()
 
 
 def best(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The least value over all values of a label."""
-    return OverLabel(along(inner, over, among), "best")
+    return along(inner, over, among).least()
 
 
 def mean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
     """The mean over all values of a label."""
-    return OverLabel(along(inner, over, among), "mean")
-
-
-def geomean(inner: Quantity, over: str, among: Sequence[Any] | None = None) -> Quantity:
-    """The geometric mean over all values of a label."""
-    return OverLabel(along(inner, over, among), "geometric mean")
+    return along(inner, over, among).mean()
 
 
 def share(check: Check, over: str, among: Sequence[Any] | None = None) -> Quantity:
-    """The share of a label's values for which a condition holds."""
+    """The share of a label's values for which a condition holds; of a lone seed, with its whole interval."""
     [condition] = check.conditions
-    return Share(along(condition.quantity, over, among), condition)
+
+    def read(readings: Readings) -> Readings:
+        values = list(readings.values())
+        if all(len(value.by_seed) == 1 for value in values):
+            holding = fmean(condition.verdict(value) == "holds" for value in values)
+            return {None: seeded([holding], seeds=max(value.seeds for value in values))}
+        return {None: reduce(lambda numbers: fmean(map(condition.holds, numbers)), values)}
+
+    return Derived(f"share of {over}s with [{condition}]", (along(condition.quantity, over, among),), read)
 
 
 def average(inner: Quantity) -> Quantity:
     """The mean over seeds as one number, with its 90% bootstrap interval: for claims about a mean over trials."""
-    return Average(inner)
+    words = f"mean over seeds of {bracketed(inner)}"
+    return Derived(words, (inner,), lambda readings: {place: averaged(value) for place, value in readings.items()})
 
 
 def within_factor(inner: Quantity, factor: float) -> Check:
     """The quantity lies within a factor of 1, either way."""
-    return Check((Condition(inner, "at most", factor), Condition(inner, "at least", 1 / factor)))
+    return (inner <= factor) & (inner >= 1 / factor)

@@ -13,7 +13,7 @@ import torch
 
 from looped.config import encode, nearest
 from looped.studies.claims import Claim, JudgedClaim, Learned, judge
-from looped.studies.panels import Panels
+from looped.studies.panels import Panels, draw
 from looped.studies.table import Cell, Table
 
 SCALES = ("smoke", "cpu", "paper")
@@ -45,15 +45,6 @@ class Context:
     def part(self, what: str, index: int, count: int) -> Context:
         """The same for one of `count` parts of the study, whose progress goes from 0 to 1."""
         return replace(self, progress=lambda _, share: self.progress(what, (index + share) / count))
-
-    def training(self, share: float) -> dict[str, Any]:
-        """Options of `train_variants`: where runs lie, where to compute, who records them, progress up to `share`."""
-        return {
-            "out": self.runs,
-            "device": self.device,
-            "trained": self.note_training,
-            "progress": lambda what, done: self.progress(what, share * done),
-        }
 
 
 class Measure(Protocol):
@@ -103,15 +94,12 @@ class Study:
 
     def judge(self, table: Table, scale: str) -> list[JudgedClaim]:
         """Every claim against the numbers."""
-        preview = scale != self.judged
-        options = {"study": self.name, "scale": scale, "preview": preview, "learned": self.learned}
+        options = {"study": self.name, "scale": scale, "preview": scale != self.judged, "learned": self.learned}
         return [judge(claim, table, **options) for claim in self.claims]
 
     def draw(self, figure: Any, table: Table) -> None:
         """Draw into an empty matplotlib figure."""
-        if callable(self.panels) and not isinstance(self.panels, Panels):
+        if callable(self.panels):
             self.panels(figure, table)
-            return
-        from looped.studies.panels import draw
-
-        draw(figure, table, [self.panels] if isinstance(self.panels, Panels) else list(self.panels))
+        else:
+            draw(figure, table, [self.panels] if isinstance(self.panels, Panels) else self.panels)

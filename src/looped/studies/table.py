@@ -69,33 +69,21 @@ class Series:
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
-        data: dict[str, Any] = {"cell": dict(self.cell), "quantity": self.quantity, "value": _written(self.value)}
+        data: dict[str, Any] = {"cell": dict(self.cell), "quantity": self.quantity}
         data |= {} if self.seed is None else {"seed": self.seed}
         data |= {"x": list(self.x)} if self.x else {}
-        data |= {name: _written(ends) for name, ends in (("low", self.low), ("high", self.high)) if ends is not None}
+        for name in ("value", "low", "high"):
+            if (numbers := getattr(self, name)) is not None:
+                data[name] = [number if math.isfinite(number) else None for number in numbers]
         return data
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> Series:
         """Read what `to_data` wrote."""
-        low, high = (None if data.get(name) is None else _read(data[name]) for name in ("low", "high"))
-        return Series(
-            cell=Cell(data["cell"]),
-            quantity=data["quantity"],
-            seed=data.get("seed"),
-            x=tuple(data.get("x", ())),
-            value=_read(data["value"]),
-            low=low,
-            high=high,
-        )
-
-
-def _written(values: Sequence[float]) -> list[float | None]:
-    return [value if math.isfinite(value) else None for value in values]
-
-
-def _read(values: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(math.inf if value is None else value for value in values)
+        names = [name for name in ("value", "low", "high") if name in data]
+        numbers = {name: tuple(math.inf if number is None else number for number in data[name]) for name in names}
+        x, seed = tuple(data.get("x", ())), data.get("seed")
+        return Series(cell=Cell(data["cell"]), quantity=data["quantity"], seed=seed, x=x, **numbers)
 
 
 class Table:
@@ -125,13 +113,9 @@ class Table:
         values = (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
         if len(values) != (len(x) or 1):
             raise ValueError(f"`{quantity}` has {len(values)} values for {len(x)} places; give one for each.")
-        ends = (None if side is None else tuple(map(float, side)) for side in (low, high))
-        low_ends, high_ends = ends
-        self.series.append(
-            Series(
-                cell=Cell(cell), quantity=quantity, seed=seed, x=tuple(x), value=values, low=low_ends, high=high_ends
-            )
-        )
+        sides = {"low": low, "high": high}
+        ends = {name: tuple(map(float, side)) for name, side in sides.items() if side is not None}
+        self.series.append(Series(cell=Cell(cell), quantity=quantity, seed=seed, x=tuple(x), value=values, **ends))
 
     def where(self, quantity: str | None = None, /, **labels: Label) -> Table:
         """The series of a quantity whose cells have these labels."""
@@ -151,21 +135,13 @@ class Table:
         values = list(dict.fromkeys(cell[name] for cell in self.cells() if name in cell))
         return values if any(isinstance(value, str) for value in values) else sorted(values)
 
-    def by_seed(self, at: X | str) -> dict[int | None, float]:
-        """The value at one place of the axis, or at its `"last"` one, for each seed; the table must hold one curve."""
-        if len({(series.cell, series.quantity) for series in self.series}) != 1:
-            raise ValueError(f"`by_seed` reads one curve; this table has {len(self.cells())} cells. Narrow it down.")
-        return {series.seed: series.value[-1 if isinstance(at, str) else series.x.index(at)] for series in self.series}
-
     def rows(self) -> Iterator[dict[str, Any]]:
         """Tidy rows, one for each number: `pandas.DataFrame(table.rows())`."""
         for series in self.series:
             for index, value in enumerate(series.value):
-                ends = {} if series.low is None or series.high is None else {
-                    "low": series.low[index], "high": series.high[index]
-                }  # fmt: skip
-                place = {"x": series.x[index]} if series.x else {}
-                yield {**series.cell, "seed": series.seed, "quantity": series.quantity, **place, "value": value, **ends}
+                columns = {"x": series.x, "low": series.low, "high": series.high}
+                more = {name: column[index] for name, column in columns.items() if column}
+                yield {**series.cell, "seed": series.seed, "quantity": series.quantity, "value": value, **more}
 
     def to_data(self) -> list[dict[str, Any]]:
         """As JSON data."""

@@ -1,7 +1,6 @@
 """A number with its spread: over seeds where there are several, else over prompts."""
 
-from __future__ import annotations
-
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -35,9 +34,8 @@ class Value:
         """What the interval is: the range over seeds, or an interval over prompts."""
         if self.seeds > 1:
             return f"mean of {self.seeds} seeds"
-        if self.seeds == 1:
-            return "one seed" + (", 90% interval over prompts" if self.low != self.high else "")
-        return "no training"
+        models = "one seed" if self.seeds else "no trained model"
+        return models + (", 90% interval over prompts" if self.low != self.high else "")
 
     def __str__(self) -> str:
         spread = f" [{self.low:.3g}, {self.high:.3g}]" if self.low != self.high else ""
@@ -62,33 +60,22 @@ def apply(function: Callable[..., float], *values: Value) -> Value:
     Where no value has several seeds, the interval is that of the function over all combinations of ends: wider than a
     joint bootstrap would give, never narrower. The function must be monotone in each argument.
     """
-    several = max(len(value.by_seed) for value in values)
-    seeds = max(value.seeds for value in values)
-    if several == 1:
-        ends = _corners(function, values)
-        return Value(by_seed=(function(*(value.mean for value in values)),), low=min(ends), high=max(ends), seeds=seeds)
-    columns = [value.by_seed if len(value.by_seed) == several else (value.mean,) * several for value in values]
-    numbers = [function(*numbers) for numbers in zip(*columns, strict=True)]
-    return seeded(numbers, seeds=seeds)
-
-
-def _corners(function: Callable[..., float], values: Sequence[Value]) -> list[float]:
-    corners: list[tuple[float, ...]] = [()]
-    for value in values:
-        corners = [(*corner, end) for corner in corners for end in dict.fromkeys((value.low, value.high))]
-    return [function(*corner) for corner in corners]
+    corners = itertools.product(*((value.low, value.high) for value in values))
+    return _by_seed(function, values, [function(*corner) for corner in corners])
 
 
 def reduce(function: Callable[[Sequence[float]], float], values: Sequence[Value]) -> Value:
     """A mean, least or largest over several values, seed by seed; a lone seed's ends are reduced alike."""
+    ends = [function([getattr(value, end) for value in values]) for end in ("low", "high")]
+    return _by_seed(lambda *numbers: function(numbers), values, ends)
+
+
+def _by_seed(function: Callable[..., float], values: Sequence[Value], ends: Sequence[float]) -> Value:
+    """The function seed by seed; `ends` are the interval where there is one seed."""
     several = max(len(value.by_seed) for value in values)
-    seeds = max(value.seeds for value in values)
     columns = [value.by_seed if len(value.by_seed) == several else (value.mean,) * several for value in values]
-    numbers = [function(column) for column in zip(*columns, strict=True)]
-    if several > 1:
-        return seeded(numbers, seeds=seeds)
-    low, high = (function([getattr(value, end) for value in values]) for end in ("low", "high"))
-    return Value(by_seed=tuple(numbers), low=min(low, high), high=max(low, high), seeds=seeds)
+    numbers = [function(*numbers) for numbers in zip(*columns, strict=True)]
+    return seeded(numbers, min(ends), max(ends), seeds=max(value.seeds for value in values))
 
 
 def averaged(value: Value) -> Value:

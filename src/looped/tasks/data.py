@@ -1,10 +1,9 @@
-"""Where data files are: the folder that the environment variable LOOPED_DATA names, never a config."""
-
-from __future__ import annotations
+"""Where data files and caches are: in folders that environment variables name, never a config."""
 
 import difflib
 import gzip
 import os
+import sys
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +22,20 @@ def data_folder(part: str) -> Path:
             f"{VARIABLE} must name a folder that holds `{part}/`; got {named}, which does not. Correct it."
         )
     return folder.resolve()
+
+
+def cache_folder() -> Path:
+    """`LOOPED_CACHE`, or `looped` in the user's cache folder."""
+    chosen = os.environ.get("LOOPED_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    if sys.platform == "win32":
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
+    elif sys.platform == "darwin":
+        base = "~/Library/Caches"
+    else:
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "looped"
 
 
 def closest(name: str, known: Iterable[str]) -> str:

@@ -1,7 +1,5 @@
 """Labels from a Gaussian process whose covariance is any symmetric kernel, positive semidefinite or not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -46,9 +44,8 @@ class GaussianProcess(Task):
         spread = torch.tensor(self.eigenvalues, dtype=torch.float64).sqrt()
         if self.rotation is None:
             return spread.diag()
-        normal = torch.randn(
-            self.d, self.d, dtype=torch.float64, generator=torch.Generator().manual_seed(self.rotation)
-        )
+        generator = torch.Generator().manual_seed(self.rotation)
+        normal = torch.randn(self.d, self.d, dtype=torch.float64, generator=generator)
         basis, triangle = torch.linalg.qr(normal)
         basis = basis * triangle.diagonal().sign()
         return (basis * spread) @ basis.T

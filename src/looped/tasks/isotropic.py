@@ -1,7 +1,5 @@
 """Linear regression whose covariance is a random multiple of the identity: gatmiry24's tasks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Two-layer ReLU networks with random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

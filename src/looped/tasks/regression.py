@@ -1,7 +1,5 @@
 """Linear function classes: plain, noisy, sparse."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,27 +9,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.prompt import Prompt
-from looped.tasks.task import Task, active_mask
+from looped.tasks.task import NoisyTask, active_mask
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearRegression(Task):
+class LinearRegression(NoisyTask):
     """y = w'x + noise, with x and w standard normal in the active coordinates. Ref: yang24, Sec. 4."""
 
-    noise: float = 0.0
-    """Standard deviation of the label noise."""
     captured: ClassVar[bool] = True
     """Sampling stays on the device."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.noise < 0:
-            raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
-
-    @property
-    def label_noise(self) -> float:
-        """`noise`."""
-        return self.noise
 
     @property
     def label_variance(self) -> float:
@@ -44,18 +30,13 @@ class LinearRegression(Task):
         mask = None if dims is None else active_mask(self.d, dims, device)
         xs = masked(torch.randn(batch, n, self.d, generator=generator, device=device), mask)
         w = self.weights(batch, mask, generator)
-        ys = self.labels(xs, {"w": w})
-        if self.noise:
-            ys = ys + self.noise * torch.randn(batch, n, generator=generator, device=device)
-        return Prompt(xs, ys, truth={"w": w})
+        return Prompt(xs, self.add_noise(self.labels(xs, {"w": w}), generator), truth={"w": w})
 
     def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
         """w'x, without noise."""
         return torch.einsum("bnd,bd->bn", xs, truth["w"])
 
-    def weights(
-        self, batch: int, mask: Float[Tensor, "d"] | None, generator: torch.Generator
-    ) -> Float[Tensor, "batch d"]:
+    def weights(self, batch: int, mask: Tensor | None, generator: torch.Generator) -> Float[Tensor, "batch d"]:
         """The hidden w of each prompt, zero outside the active coordinates; no mask means that all are active."""
         return masked(torch.randn(batch, self.d, generator=generator, device=generator.device), mask)
 
@@ -77,9 +58,7 @@ class SparseRegression(LinearRegression):
         """nonzero + noise^2."""
         return self.nonzero + self.noise**2
 
-    def weights(
-        self, batch: int, mask: Float[Tensor, "d"] | None, generator: torch.Generator
-    ) -> Float[Tensor, "batch d"]:
+    def weights(self, batch: int, mask: Tensor | None, generator: torch.Generator) -> Float[Tensor, "batch d"]:
         """Normal entries at `nonzero` random active places (at all of them where fewer are active)."""
         keys = torch.rand(batch, self.d, generator=generator, device=generator.device) + (1.0 if mask is None else mask)
         places = keys.topk(self.nonzero, dim=1).indices

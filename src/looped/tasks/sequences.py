@@ -1,7 +1,5 @@
 """Function classes with a representation, and sequences: gao24's three tasks."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +11,7 @@ from torch import Tensor
 
 from looped.functional.streams import stream
 from looped.prompt import Prompt, Sequence
-from looped.tasks.task import SequenceTask, Task, active_mask
+from looped.tasks.task import NoisyTask, SequenceTask, active_mask
 
 DRAWS = 2**18
 """Draws that estimate a label variance without a formula: good to about 1e-3."""
@@ -66,11 +64,9 @@ def _weights(phi: Representation, device: str, dtype: torch.dtype) -> tuple[Tens
 
 
 @dataclass(frozen=True, kw_only=True)
-class _FixedNetwork(Task):
-    """A task whose labels are linear in the output of a fixed, unknown network Phi."""
+class _FixedNetwork(NoisyTask):
+    """A task whose labels are linear in the output of a fixed, unknown network Phi; the paper's sigma is `noise`."""
 
-    noise: float = 0.0
-    """Standard deviation of the label noise: the paper's sigma."""
     features: int | None = None
     """Length of Phi's output; None is d."""
     hidden: int | None = None
@@ -82,8 +78,6 @@ class _FixedNetwork(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.noise < 0:
-            raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
         for name in ("features", "hidden"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -112,11 +106,6 @@ class RepresentationRegression(_FixedNetwork):
     Ref: gao24, Sec. 3.1 and 5.1 (noise 0, 0.1 or 1).
     """
 
-    @property
-    def label_noise(self) -> float:
-        """`noise`."""
-        return self.noise
-
     @cached_property
     def label_variance(self) -> float:
         """E|Phi(x)|^2 + noise^2; the first term is a mean over fixed draws of x, good to about 1e-3."""
@@ -129,9 +118,7 @@ class RepresentationRegression(_FixedNetwork):
         xs = torch.randn(batch, n, self.d, generator=generator, device=device) * active_mask(self.d, dims, device)
         a = torch.randn(batch, self.phi.features, generator=generator, device=device)
         ys = torch.einsum("bnf,bf->bn", self.phi(xs), a)
-        if self.noise:
-            ys = ys + self.noise * torch.randn(batch, n, generator=generator, device=device)
-        return Prompt(xs, ys, truth={"a": a})
+        return Prompt(xs, self.add_noise(ys, generator), truth={"a": a})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,11 +149,6 @@ class AutoRegression(_FixedNetwork, SequenceTask):
         return self.order * self.d
 
     @property
-    def label_noise(self) -> float:
-        """`noise`."""
-        return self.noise
-
-    @property
     def label_variance(self) -> float:
         """1 + noise^2, since E[(A phi)_i^2] = |phi|^2 = 1 where phi does not depend on A: at the first step.
 
@@ -178,9 +160,7 @@ class AutoRegression(_FixedNetwork, SequenceTask):
         """Phi of `order` states, oldest first, on the unit sphere."""
         return F.normalize(self.phi(window), dim=-1)
 
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """`n` tokens x_1..x_n with targets x_2..x_{n+1}, a fresh A and fresh noise for every series."""
         device = generator.device
         mask = active_mask(self.d, dims, device)
@@ -227,9 +207,7 @@ class ChainOfThought(SequenceTask):
         """1: W s has variance 2 |s|^2 / ((1 + slope^2) d), which the leaky ReLU multiplies by (1 + slope^2) / 2."""
         return 1.0
 
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """`n` examples of layers + 1 tokens, one fresh network for every prompt."""
         device = generator.device
         mask = active_mask(self.d, dims, device)

@@ -1,7 +1,5 @@
 """A task under shifts is a task again; the shifts themselves are in `looped.tasks.shifts`."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -98,14 +96,14 @@ class Shifted(Task):
         questions = self.questions(batch=batch, n=n, generator=generator, dims=dims)
         prompt = questions.prompt
         assert isinstance(prompt, Prompt)
-        if questions.queries is None or questions.answers is None:
+        if questions.queries is None:
             return prompt
         # a tensor would have to be read back from its device: it counts as all dimensions
         rank = self._shift(self._empty(None if isinstance(dims, Tensor) else dims)).rank
         if not bool(self._defined(n, rank)[-1]):
             raise ValueError(f"this shift has no query after {n - 1} examples: x has too few dimensions. Lower `n`.")
-        xs = torch.cat((prompt.xs[:, :-1], questions.queries[:, -1:]), 1)
-        ys = torch.cat((prompt.ys[:, :-1], questions.answers[:, -1:]), 1)
+        xs = torch.cat((prompt.xs[:, :-1], questions.queries.xs[:, -1:]), 1)
+        ys = torch.cat((prompt.ys[:, :-1], questions.queries.ys[:, -1:]), 1)
         weights = torch.zeros_like(ys)
         weights[:, -1] = 1
         return Prompt(xs, ys, weights, prompt.truth)
@@ -135,7 +133,8 @@ class Shifted(Task):
         prompt = Prompt(end.xs, end.labels(end.xs), drawn.weights, truth)
         if end.queries is end.xs:
             return Questions(prompt)
-        return Questions(prompt, end.queries, end.labels(end.queries), self._defined(n, end.rank))
+        queries = Prompt(end.queries, end.labels(end.queries), truth=truth)
+        return Questions(prompt, queries, self._defined(n, end.rank))
 
     def _shift(self, draw: Draw) -> Draw:
         for shift in sorted(self.shifts, key=lambda shift: shift.stage):
@@ -145,9 +144,8 @@ class Shifted(Task):
     def _draw(
         self, xs: Tensor, labels: Callable[[Tensor], Tensor], mask: Float[Tensor, "d"], generator: torch.Generator
     ) -> Draw:
-        noise = self.task.label_noise
-        variance, degree = self.task.label_variance, self.task.degree
-        return Draw(xs, xs, labels, variance, noise, degree, mask, mask.sum(), generator)
+        variance, noise = self.task.label_variance, self.task.label_noise
+        return Draw(xs, xs, labels, variance, noise, self.task.degree, mask, mask.sum(), generator)
 
     def _empty(self, dims: int | None = None) -> Draw:
         """A draw of a single zero; it shows what the shifts do to the variance and the rank."""

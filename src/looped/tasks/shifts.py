@@ -1,11 +1,9 @@
-"""Shifts of a task's distribution: `Shifted(task, shifts)` is a task again.
+"""Shifts of a task's distribution: `Shifted(task=..., shifts=...)` is a task again.
 
 Shifts of x act first, then those of the query, then those of the labels, whatever their order; within a stage they act
 in the order given. The function that a prompt was drawn with labels the shifted x.
 Ref: yang24, App. D, after Garg et al. 2022.
 """
-
-from __future__ import annotations
 
 import math
 import re
@@ -16,23 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from looped.tasks.shifted import Draw, Shift, Shifted
-
-__all__ = [
-    "CovarianceWindow",
-    "DifferentOrthants",
-    "Draw",
-    "EqualQuery",
-    "HalfSubspace",
-    "NoisyOutputs",
-    "OrthogonalQuery",
-    "ScaledLabels",
-    "ScaledX",
-    "Shift",
-    "Shifted",
-    "SkewedCovariance",
-    "shifts_by_name",
-]
+from looped.tasks.shifted import Draw, Shift
+from looped.tasks.shifted import Shifted as Shifted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +28,7 @@ class SkewedCovariance(Shift):
 
     def __call__(self, draw: Draw) -> Draw:
         """Transform the active coordinates."""
-        spread = draw.mask / torch.arange(1, len(draw.mask) + 1, device=draw.mask.device)
-        return _transformed(draw, spread)
+        return _transformed(draw, draw.mask / torch.arange(1, len(draw.mask) + 1, device=draw.mask.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +56,8 @@ class ScaledX(Shift):
         """Scale every x; the noise of the task stays as it is."""
         signal = draw.variance - draw.noise**2
         variance = signal * self.factor ** (2 * draw.degree) + draw.noise**2
-        return replace(_inputs(draw, self.factor * draw.xs), variance=variance)
+        xs = self.factor * draw.xs
+        return replace(draw, xs=xs, queries=xs, variance=variance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +83,8 @@ class CovarianceWindow(Shift):
         """One s for every prompt."""
         where = torch.rand(len(draw.xs), 1, 1, generator=draw.generator, device=draw.xs.device)
         root = (self.centre + self.half * (2 * where - 1)).sqrt()
-        return replace(_inputs(draw, root * draw.xs), labels=lambda xs: draw.labels(xs / root))
+        xs = root * draw.xs
+        return replace(draw, xs=xs, queries=xs, labels=lambda xs: draw.labels(xs / root))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,12 +123,10 @@ class EqualQuery(Shift):
 
     def __call__(self, draw: Draw) -> Draw:
         """Copy an earlier x; its label gets fresh noise."""
-        batch, n, d = draw.xs.shape
-        device = draw.xs.device
-        before = torch.arange(n, device=device)
-        part = torch.rand(batch, n, generator=draw.generator, device=device, dtype=torch.float64)
-        chosen = (part * before).long()
-        return replace(draw, queries=draw.xs.gather(1, chosen[..., None].expand(-1, -1, d)))
+        batch, n, _ = draw.xs.shape
+        part = torch.rand(batch, n, generator=draw.generator, device=draw.xs.device, dtype=torch.float64)
+        chosen = (part * torch.arange(n, device=draw.xs.device)).long()
+        return replace(draw, queries=draw.xs.gather(1, chosen[..., None].expand_as(draw.xs)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,10 +207,6 @@ def _positive(value: float, name: str) -> None:
         raise ValueError(f"`{name}` must be above 0; got {value}.")
 
 
-def _inputs(draw: Draw, xs: Tensor) -> Draw:
-    return replace(draw, xs=xs, queries=xs)
-
-
 def _transformed(draw: Draw, spread: Float[Tensor, "d"]) -> Draw:
     """x <- Q diag(spread) Q'x, with `spread` rescaled to keep E|x|^2 of standard normal x, Q new for every prompt.
 
@@ -241,4 +219,5 @@ def _transformed(draw: Draw, spread: Float[Tensor, "d"]) -> Draw:
     basis, triangle = torch.linalg.qr(block.double())
     # the library chooses the signs of R's diagonal; Q is uniform once they are all positive
     basis = (basis * triangle.diagonal(dim1=-2, dim2=-1).sign()[:, None]).to(draw.xs.dtype)
-    return _inputs(draw, ((draw.xs @ basis) * spread.to(draw.xs)) @ basis.mT)
+    xs = ((draw.xs @ basis) * spread.to(draw.xs)) @ basis.mT
+    return replace(draw, xs=xs, queries=xs)

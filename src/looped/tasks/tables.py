@@ -1,11 +1,8 @@
 """In-context classification on tables from files: the pairs of a prompt are rows of one table."""
 
-from __future__ import annotations
-
 import csv
 import functools
 import io
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -156,11 +153,10 @@ def _part(folder: Path, name: str, rows: str, test_share: float) -> tuple[Tensor
     train, test = order[:cut], order[cut:]
     if min(len(train), len(test)) < 1:
         raise ValueError(f"table `{name}` has {len(labels)} rows, too few to cut at `test_share`={test_share}.")
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, std = features[train].mean(0), features[train].std(0)
-    std[std <= 1e-12 * np.abs(mean)] = 1.0  # a constant feature becomes 0
     chosen = train if rows == "train" else test
     with np.errstate(over="ignore", invalid="ignore"):
+        mean, std = features[train].mean(0), features[train].std(0)
+        std[std <= 1e-12 * np.abs(mean)] = 1.0  # a constant feature becomes 0
         scaled = torch.from_numpy((features[chosen] - mean) / std).float()
     if not bool(scaled.isfinite().all()):
         column = int((~scaled.isfinite()).any(0).nonzero()[0])
@@ -170,11 +166,8 @@ def _part(folder: Path, name: str, rows: str, test_share: float) -> tuple[Tensor
 
 def read(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """Features (rows, features) and labels 0 or 1 of one file, in the file's order."""
-    known = {
-        path.name.removesuffix(".gz").removesuffix(".csv"): path
-        for path in folder.iterdir()
-        if re.search(r"\.csv(\.gz)?$", path.name)
-    }
+    files = [path for path in folder.iterdir() if path.name.endswith((".csv", ".csv.gz"))]
+    known = {path.name.removesuffix(".gz").removesuffix(".csv"): path for path in files}
     if name not in known:
         raise ValueError(f"there is no table `{name}` in {folder}. {closest(name, known)}")
     path = known[name]

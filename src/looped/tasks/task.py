@@ -1,7 +1,5 @@
 """What a task is: it samples prompts and scores answers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,6 +73,28 @@ class Task(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NoisyTask(Task):
+    """A task whose labels may have normal noise."""
+
+    noise: float = 0.0
+    """Standard deviation of the label noise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise < 0:
+            raise ValueError(f"`noise` is a standard deviation, at least 0; got {self.noise}.")
+
+    @property
+    def label_noise(self) -> float:
+        """`noise`."""
+        return self.noise
+
+    def add_noise(self, ys: Float[Tensor, "batch n"], generator: torch.Generator) -> Float[Tensor, "batch n"]:
+        """The labels with fresh noise."""
+        return ys + self.noise * torch.randn(ys.shape, generator=generator, device=ys.device) if self.noise else ys
+
+
+@dataclass(frozen=True, kw_only=True)
 class SequenceTask(Task):
     """A task whose prompts are sequences: every token asks for the next one."""
 
@@ -84,9 +104,7 @@ class SequenceTask(Task):
         return 1
 
     @abstractmethod
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """`batch` sequences of `n` points on the generator's device; a point is one token or several."""
 
     def error(  # type: ignore[override]

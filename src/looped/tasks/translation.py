@@ -1,31 +1,29 @@
 """German to English as one causal sequence: `<s> german <sep> english </s>`, scored on the English side.
 
-LOOPED_DATA/translation/CORPUS/ holds for every split (train, val, test) and language (de, en) one sentence a line:
-`train.de.gz` as Multi30k has it, or `train.de`, or `train.de-en.de` as IWSLT folders do, gzipped or not. The
-vocabulary is learned from the training side alone and kept in LOOPED_CACHE (default: the user's cache folder).
+LOOPED_DATA/translation/CORPUS/ holds one file for every split (train, val, test) and language (de, en), one sentence
+per line: `train.de` as in Multi30k or `train.de-en.de` as in IWSLT folders, gzipped (`.gz`) or not. The vocabulary is
+learned from the training split only and stored in LOOPED_CACHE (default: the user's cache folder).
 """
 
 from __future__ import annotations
 
 import functools
-import gzip
 import hashlib
 import os
 import tempfile
 import warnings
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from looped.prompt import Sequence
-from looped.tasks.data import closest, data_folder
+from looped.tasks.data import cache_folder, closest, data_folder, read_text
 from looped.tasks.task import SequenceTask
 
 if TYPE_CHECKING:
@@ -33,21 +31,21 @@ if TYPE_CHECKING:
 
 Split = Literal["train", "val", "test"]
 SPECIAL = ("<pad>", "<s>", "<sep>", "</s>")
-"""Tokens that are no text; their ids are their places here."""
+"""Tokens that are not text; their ids are their positions here."""
 PAD, START, BETWEEN, END = range(4)
-LEAST = len(SPECIAL) + 256
-"""The smallest vocabulary: every byte is a token, so nothing is unknown."""
+MIN_VOCABULARY = len(SPECIAL) + 256
+"""Every byte is a token, so no text is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Translation(SequenceTask):
-    """Pairs of sentences, tokenised by byte-level BPE, each one sequence padded to `n` tokens.
+    """Pairs of sentences, tokenised by byte-level BPE; each pair is one sequence, padded to `n` tokens.
 
         loss = -log p(english_i | german, english before i), </s> included
 
-    Ref: gao24, Sec. 5.5, which names IWSLT 2015, the cross entropy and the models' sizes, and leaves open: tokeniser
+    Ref: gao24, Sec. 5.5, which names IWSLT 2015, the cross entropy and the models' sizes. It leaves open the tokeniser
     and vocabulary (here one BPE for both languages), encoder or decoder (here one causal sequence), whether the loss
-    reads the German side (here not), length and batch. A pair that does not fit into n + 1 tokens is left out of
+    includes the German side (here not), length and batch. A pair that does not fit into n + 1 tokens is left out of
     training and cut short in the other splits.
     """
 
@@ -56,19 +54,21 @@ class Translation(SequenceTask):
     corpus: str = "multi30k"
     """The folder below LOOPED_DATA/translation."""
     split: Split = "train"
-    """Which pairs are drawn; the vocabulary is always the training side's."""
+    """Which pairs are drawn; the vocabulary always comes from the training split."""
     vocabulary: int = 8000
-    """Tokens of the BPE, special ones and single bytes included; fewer where the text has no more to merge."""
+    """Tokens of the BPE, including special ones and single bytes; fewer if the text has nothing more to merge."""
     limit: int | None = None
     """Read only the first `limit` pairs of every split; None: all."""
     captured: ClassVar[bool] = True
-    """On the device alone, once its table is there."""
+    """Sampling stays on the device, once its pairs are there."""
 
     def __post_init__(self) -> None:
         if self.d != 1:
-            raise ValueError(f"`d` must be 1, one whole number a token; got {self.d}.")
-        if self.vocabulary < LEAST:
-            raise ValueError(f"`vocabulary` must be at least {LEAST}, one token a byte; got {self.vocabulary}.")
+            raise ValueError(f"`d` must be 1, one whole number per token; got {self.d}.")
+        if self.vocabulary < MIN_VOCABULARY:
+            raise ValueError(
+                f"`vocabulary` must be at least {MIN_VOCABULARY}, one token per byte; got {self.vocabulary}."
+            )
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"`limit` must be at least 1; got {self.limit}.")
 
@@ -79,36 +79,29 @@ class Translation(SequenceTask):
 
     @property
     def label_variance(self) -> float:
-        """1: the error is a cross entropy, in nats; predicting zero everywhere costs log(vocabulary)."""
+        """1: the error is a cross entropy, in nats; equal logits have error log(vocabulary)."""
         return 1.0
 
-    def sample(  # type: ignore[override]
-        self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
-    ) -> Sequence:
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Sequence:  # type: ignore[override]
         """Pairs drawn with replacement."""
         if dims is not None:
             raise ValueError(f"text has no dimensions to switch off; got `dims`={dims}. Set `train.dims` to null.")
-        table = self.table(n, generator.device)
-        rows = torch.randint(len(table.ids), (batch,), generator=generator, device=generator.device)
-        return _sequence(Table(table.ids[rows], table.weights[rows]))
+        pairs = self.everything(n, generator.device)
+        return pairs.rows(torch.randint(len(pairs.tokens), (batch,), generator=generator, device=generator.device))
 
     def everything(self, n: int, device: torch.device | str = "cpu") -> Sequence:
-        """Every pair of the split once, in its order, as sequences of `n` tokens."""
-        return _sequence(self.table(n, torch.device(device)))
+        """Every pair of the split once, in its order, as sequences of `n` tokens; tokenised once for each device."""
+        return _everything(self, n, str(device), str(self.folder()))
 
     def error(  # type: ignore[override]
-        self, outputs: Float[Tensor, "*kept batch seq vocabulary"], prompt: Sequence
-    ) -> Float[Tensor, "*kept batch seq"]:
+        self, outputs: Float[Tensor, "*loops batch seq vocabulary"], prompt: Sequence
+    ) -> Float[Tensor, "*loops batch seq"]:
         """Cross entropy at every token, in nats."""
         targets = prompt.targets.expand(outputs.shape[:-1])
         return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
 
-    def table(self, n: int, device: torch.device) -> Table:
-        """The split's pairs, tokenised once and kept on the device."""
-        return _table(self, n, str(device), str(self.folder()))
-
     def tokenizer(self) -> Tokenizer:
-        """The BPE of the training side: read from the cache, or learned and put there."""
+        """The BPE of the training split: read from the cache, or learned and stored there."""
         return _tokenizer(str(self.folder()), self.vocabulary, self.limit)
 
     def texts(self) -> tuple[list[str], list[str]]:
@@ -116,42 +109,19 @@ class Translation(SequenceTask):
         return _pairs(str(self.folder()), self.split, self.limit)
 
     def folder(self) -> Path:
-        """Where the corpus lies."""
+        """The folder of the corpus."""
         parent = data_folder("translation")
-        there = [one.name for one in parent.iterdir() if one.is_dir()]
-        if self.corpus not in there:  # a name, not a path that leads elsewhere
-            raise ValueError(f"{parent} has no corpus `{self.corpus}`. {closest(self.corpus, there)}")
+        corpora = [path.name for path in parent.iterdir() if path.is_dir()]
+        if self.corpus not in corpora:  # a name, not a path that leads elsewhere
+            raise ValueError(f"{parent} has no corpus `{self.corpus}`. {closest(self.corpus, corpora)}")
         return parent / self.corpus
 
 
-class Table(NamedTuple):
-    """Sequences as numbers."""
-
-    ids: Int[Tensor, "pairs longer"]
-    """`<s> german <sep> english </s>`, padded to one more than the tokens of a sequence."""
-    weights: Float[Tensor, "pairs seq"]
-    """1 where the next token is English or `</s>`."""
-
-
-def _sequence(table: Table) -> Sequence:
-    return Sequence(table.ids[:, :-1], table.ids[:, 1:], table.weights)
-
-
-def cache_folder() -> Path:
-    """LOOPED_CACHE, or `looped` in the user's cache folder; made where it is missing."""
-    named = os.environ.get("LOOPED_CACHE")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(named) if named else Path(base) / "looped"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
 @functools.lru_cache(maxsize=16)
-def _table(task: Translation, n: int, device: str, folder: str) -> Table:
-    """Built once for each task, length, device and folder."""
+def _everything(task: Translation, n: int, device: str, folder: str) -> Sequence:
     coder = task.tokenizer()
     german, english = (
-        [one.ids for one in coder.encode_batch_fast(side, add_special_tokens=False)] for side in task.texts()
+        [encoding.ids for encoding in coder.encode_batch_fast(side, add_special_tokens=False)] for side in task.texts()
     )
     whole = [
         ([START, *source, BETWEEN], [*target, END])
@@ -161,12 +131,13 @@ def _table(task: Translation, n: int, device: str, folder: str) -> Table:
     if not whole:
         raise ValueError(f"no pair of {folder} fits into `n`={n} tokens. Raise n.")
     ids = torch.full((len(whole), n + 1), PAD)
-    weights = torch.zeros(len(whole), n)
+    weights = torch.zeros(len(whole), n)  # 1 where the next token is English or `</s>`
     for row, (source, target) in enumerate(whole):
         line = torch.tensor((source + target)[: n + 1])
         ids[row, : len(line)] = line
         weights[row, len(source) - 1 : len(line) - 1] = 1
-    return Table(ids.to(device), weights.to(device))
+    ids, weights = ids.to(device), weights.to(device)
+    return Sequence(ids[:, :-1], ids[:, 1:], weights)
 
 
 @functools.lru_cache(maxsize=8)
@@ -182,22 +153,16 @@ def _pairs(folder: str, split: Split, limit: int | None) -> tuple[list[str], lis
 
 def _lines(folder: Path, split: str, language: str) -> list[str]:
     names = [f"{split}.{middle}{language}{end}" for middle in ("", "de-en.") for end in (".gz", "")]
-    for path in (folder / name for name in names):
-        if path.is_file():
-            try:
-                data = path.read_bytes()
-                text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-            except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-                raise ValueError(
-                    f"{path} cannot be read ({error}). It must be UTF-8 text, one sentence a line."
-                ) from None
-            return [line.strip() for line in text.rstrip("\n").split("\n")]
-    raise ValueError(f"{folder} has none of {', '.join(names)}. Put one there, one sentence a line.")
+    path = next((folder / name for name in names if (folder / name).is_file()), None)
+    if path is None:
+        raise ValueError(f"{folder} has none of {', '.join(names)}. Put one there, one sentence per line.")
+    text = read_text(path, "It must be UTF-8 text, one sentence per line.")
+    return [line.strip() for line in text.rstrip("\n").split("\n")]
 
 
 @functools.lru_cache(maxsize=8)
 def _tokenizer(folder: str, vocabulary: int, limit: int | None) -> Tokenizer:
-    """Cached by what it is learned from: the text, the vocabulary and the way it is built."""
+    """Cached under a hash of the text, the vocabulary's size and how it is built."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -210,13 +175,13 @@ def _tokenizer(folder: str, vocabulary: int, limit: int | None) -> Tokenizer:
     if path.exists():
         try:
             return Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers has no class of its own for a damaged file
+        except Exception as error:  # tokenizers raises a plain Exception for a damaged file
             warnings.warn(f"{path} cannot be used ({error}): learned again.", stacklevel=2)
-    made = _learn((*german, *english), vocabulary)
-    # a temporary name first, so that the cache never holds a part of a file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # a temporary name first, so that the cache never holds half a file
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(made.to_str())
+        file.write(_learn((*german, *english), vocabulary).to_str())
     os.replace(temporary, path)
     return Tokenizer.from_file(str(path))
 

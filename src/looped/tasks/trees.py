@@ -1,7 +1,5 @@
 """Decision trees on the signs of coordinates."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

@@ -10,7 +10,7 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -19,6 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 import looped.theorems
+from looped.files import finite
+from looped.training.threads import at_threads
 
 Form = Literal["as stated", "as printed", "as corrected"]
 """Whether the statement is the paper's, a misprint in the paper, or our correction of that misprint."""
@@ -47,7 +49,7 @@ class Plot:
     """Whether the y axis is logarithmic."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Finding:
     """The result of a check, before a verdict."""
 
@@ -57,6 +59,9 @@ class Finding:
     """The bound that the statement gives for that instance, or a numerical tolerance."""
     instance: str
     """What was checked: sizes, seeds and the number of cases."""
+    plot: Plot | None = None
+    """One small plot."""
+    _: KW_ONLY
     at_least: bool = False
     """Whether the statement is measured >= bound; otherwise it is measured <= bound."""
     tolerance: bool = False
@@ -65,8 +70,10 @@ class Finding:
     """Whether this is the paper's statement, a misprint, or its correction."""
     statement: str = ""
     """The statement of this form, where it differs from the theorem's."""
-    plot: Plot | None = None
-    """One small plot."""
+
+    def stated(self, form: Form, statement: str = "") -> Finding:
+        """The same finding for another form or statement of the theorem."""
+        return replace(self, form=form, statement=statement)
 
     @property
     def holds(self) -> bool:
@@ -101,7 +108,7 @@ class Row(Finding):
     @property
     def paper(self) -> str:
         """The paper's key."""
-        return _paper(self.name)
+        return self.name.split(".")[0]
 
     @property
     def bound_is(self) -> str:
@@ -112,11 +119,8 @@ class Row(Finding):
         """The row as JSON data; numbers that are not finite become null."""
         words = ("name", "paper", "form", "statement", "instance")
         results = ("measured", "bound", "bound_is", "margin", "verdict", "seconds")
-        plain = {key: _finite(getattr(self, key)) for key in words + results}
-        if self.plot is None:
-            return plain | {"plot": None}
-        lines = {name: [_finite(value) for value in line] for name, line in self.plot.lines.items()}
-        return plain | {"plot": dict(vars(self.plot)) | {"x": [_finite(x) for x in self.plot.x], "lines": lines}}
+        plain = {key: getattr(self, key) for key in words + results}
+        return finite(plain | {"plot": None if self.plot is None else vars(self.plot)})
 
 
 @dataclass(frozen=True)
@@ -133,25 +137,21 @@ class Theorem:
     @property
     def paper(self) -> str:
         """The paper's key."""
-        return _paper(self.name)
+        return self.name.split(".")[0]
 
     def __call__(self) -> list[Row]:
         """Run the check; torch's global random state is fixed meanwhile and restored afterwards.
 
         Checks run on one thread: their tensors are small, and waiting threads made them up to ten times slower.
         """
-        rows, threads = [], torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                start = time.perf_counter()
-                for finding in self.check():
-                    seconds, start = time.perf_counter() - start, time.perf_counter()
-                    fields: dict[str, Any] = vars(finding) | {"statement": finding.statement or self.statement}
-                    rows.append(Row(**fields, name=self.name, seconds=seconds))
-        finally:
-            torch.set_num_threads(threads)
+        rows = []
+        with at_threads(1), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            start = time.perf_counter()
+            for finding in self.check():
+                seconds, start = time.perf_counter() - start, time.perf_counter()
+                fields: dict[str, Any] = vars(finding) | {"statement": finding.statement or self.statement}
+                rows.append(Row(**fields, name=self.name, seconds=seconds))
         return rows
 
 
@@ -209,44 +209,20 @@ def worst(
 def bounded(
     measured: Float[Tensor, "*shape"],
     bound: Float[Tensor, "*#shape"] | float,
-    *,
     instance: str,
-    at_least: bool = False,
-    form: Form = "as stated",
-    statement: str = "",
     plot: Plot | None = None,
+    *,
+    at_least: bool = False,
 ) -> Finding:
     """The finding for many measured values and their bounds: that of the worst one."""
-    value, limit = worst(measured, bound, at_least=at_least)
-    return Finding(
-        measured=value,
-        bound=limit,
-        instance=instance,
-        at_least=at_least,
-        form=form,
-        statement=statement,
-        plot=plot,
-    )
+    return Finding(*worst(measured, bound, at_least=at_least), instance, plot, at_least=at_least)
 
 
-def exact(
-    differences: Sequence[float] | Tensor,
-    *,
-    instance: str,
-    x_label: str = "case",
-    form: Form = "as stated",
-    statement: str = "",
-) -> Finding:
+def exact(differences: Sequence[float] | Tensor, instance: str, x_label: str = "case") -> Finding:
     """The finding for an identity: its relative differences, over cases 1, 2, .. of `x_label`, must be rounding."""
-    return Finding(
-        measured=float(torch.as_tensor(differences, dtype=torch.float64).max()),
-        bound=EXACT,
-        tolerance=True,
-        instance=instance,
-        form=form,
-        statement=statement,
-        plot=bound_plot(x_label, range(1, len(differences) + 1), "relative difference", differences, EXACT),
-    )
+    largest = float(torch.as_tensor(differences, dtype=torch.float64).max())
+    plot = bound_plot(x_label, range(1, len(differences) + 1), "relative difference", differences, EXACT)
+    return Finding(largest, EXACT, instance, plot, tolerance=True)
 
 
 def relative_difference(got: Numbers, expected: Numbers) -> float:
@@ -270,14 +246,6 @@ def bound_plot(
     return Plot(x_label=x_label, y_label=y_label, x=list(x), lines=plain, **scales)
 
 
-def _paper(name: str) -> str:
-    return name.split(".", 1)[0]
-
-
 def _natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts thm2 before thm10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

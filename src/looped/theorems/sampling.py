@@ -1,7 +1,5 @@
 """Seeded random numbers in float64."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The prompts of every training step, and the step's schedules: how many loops, dimensions and pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

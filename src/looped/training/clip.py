@@ -1,7 +1,5 @@
 """Gradient clipping for families of models, each model by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Trials of a sweep as tasks of a Ray cluster: the optional extra `looped[cluster]`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

@@ -1,7 +1,5 @@
 """Does the same seed give the same weights here, bit for bit? Train a few steps twice and compare."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@
 Only rank 0 writes files and prints; results equal those of one process up to the order in which rows are summed.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import functools

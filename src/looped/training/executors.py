@@ -1,7 +1,5 @@
 """Who trains the trials of a sweep: this process in stacks of models, local worker processes, or a Ray cluster."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import time

@@ -6,8 +6,6 @@ FOLDER/provenance.json              command, commit, device, versions, training 
 FOLDER/lock                         held by the process that trains it; readers do not look at it
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Experiments of a figure as one sweep: finished runs and kept models are used, and seeds train as one stack."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Checkpoints of the published programs become run folders; only this module opens a .pt file, for its weights."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 import warnings

@@ -9,8 +9,6 @@ NAME/provenance.json              command, commit, device and seconds of the tra
 NAME/kept.json                    what was measured when it was kept (`looped.keeping`); no other run folder has it
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

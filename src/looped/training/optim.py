@@ -2,8 +2,6 @@
 
 # pyright: reportPrivateImportUsage=false
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

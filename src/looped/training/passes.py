@@ -1,7 +1,5 @@
 """A model's passes as the trainer runs them: whole, or in parts that an engine can capture and replay separately."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Where and how this process runs: command, commit, device, versions."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

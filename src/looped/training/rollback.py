@@ -4,8 +4,6 @@ Exponential attention turns covariates that grow a little in every layer into an
 enough. A model whose loss jumps returns to where it stood well; no other model notices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

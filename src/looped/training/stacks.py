@@ -1,7 +1,5 @@
 """A stack of runs that a kill or damage left at different steps goes back to the last step that all of it has."""
 
-from __future__ import annotations
-
 import contextlib
 
 from looped.training.folder import Checkpoint, read_checkpoint

@@ -1,7 +1,5 @@
 """How training ends before its last step: by a signal, or because the disk is full."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import signal

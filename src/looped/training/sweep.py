@@ -4,8 +4,6 @@ OUT/NAME-HASH/                 every trial's run folder, as `looped train` makes
 OUT/sweeps/NAME-HASH/          sweep.json (the trials) and table.csv, and table.parquet where pyarrow is installed
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import hashlib

@@ -1,7 +1,5 @@
 """How many threads torch uses: sums over threads round differently, so a training records the number."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ RUN/wandb/          `--track wandb`: offline unless WANDB_MODE says otherwise; `
 RUN/mlflow.db       `--track mlflow`: a store of its own unless MLFLOW_TRACKING_URI names one
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Trains runs: sample, unroll, loss, clip, step. One model, or several that differ in their seeds as one stack."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence

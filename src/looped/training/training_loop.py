@@ -1,7 +1,5 @@
 """The one training loop: step, log, save, stop, go on. Stacks of runs and families of models both train by it."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

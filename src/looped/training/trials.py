@@ -1,7 +1,5 @@
 """The trials of a sweep: experiments that differ in the fields asked for, each with its own run folder."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

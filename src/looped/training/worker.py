@@ -5,8 +5,6 @@
 `looped sweep` runs it. When its parent is gone, it saves and ends.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

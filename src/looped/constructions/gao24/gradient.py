@@ -1,7 +1,5 @@
 """gao24, Lemma A.2 and Theorem 3.1: gradient descent on multivariate regression, also on a representation of x."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +8,9 @@ from jaxtyping import Float
 
 from looped.constructions.language import Array, Attend, Coordinate, Layer, Program, Put, Read, Stream, Sum, Write
 from looped.constructions.position_vectors import Rotations, rotations
+
+IS_X = ("is_x", 0)
+"""Flag: 1 only at x tokens."""
 
 
 @dataclass(frozen=True)
@@ -34,29 +35,18 @@ def represent(phi: Sequence[Dense], h: Float[Array, "*batch in"]) -> Float[Array
     return h
 
 
-def descent(*, eta: float, to: Write) -> Sum:
-    """One gradient step on L(A) = 1/2N sum_j |A f_j - y_j|^2, as its effect on every A f_i.
+def descent_layer(*targets: str, eta: float, unless: Coordinate) -> Layer:
+    """One gradient step on L(A) = 1/2N sum_j |A f_j - y_j|^2, as its effect on every A f_i in the `targets`.
 
         A_{k+1} f_i = A_k f_i - eta sum_j (A_k f_j - y_j) (f_j / N)' f_i
 
     Ref: gao24, Lemma A.2. The query is `f`; the key is `scaled` = f / N, which is 0 at the prompt's query; the value is
-    `residual`. The step size is in the value map, not in the MLP.
+    `residual`. The step size is in the value map, not in the MLP, which sets `residual` to 0 where `unless` is 0.
+    Without that the algebra is the same, but the anchor multiplies the rounding error it holds by e^C.
     """
-    return Sum(
-        query={"f": 1.0},
-        key={"scaled": 1.0},
-        value={"residual": 1.0},
-        to={name: -eta * np.asarray(value, dtype=np.float64) for name, value in to.items()},
-        anchor="last",
-    )
-
-
-def descent_layer(*, eta: float) -> Layer:
-    """The gradient step, and an MLP that sets `residual` to 0 except at x tokens.
-
-    Without the MLP the algebra is the same, but the anchor multiplies the rounding error it holds by e^C.
-    """
-    return Layer(attention=(descent(eta=eta, to={"residual": 1.0}),), mlp=(_empty_labels(),))
+    to = dict.fromkeys(targets, -eta)
+    step = Sum(query={"f": 1.0}, key={"scaled": 1.0}, value={"residual": 1.0}, to=to, anchor="last")
+    return Layer(attention=(step,), mlp=(Put.clear("residual", unless),))
 
 
 def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
@@ -68,19 +58,14 @@ def lemma_a2(*, d: int, outputs: int, num_examples: int, eta: float) -> Program:
     token is the anchor.
     """
     sizes = {"f": d, "y": outputs, "scaled": d, "residual": outputs}
-    seq = 2 * num_examples + 2
+    turns = np.tile([[1.0], [0.0]], (num_examples + 1, 1))
     return Program(
         stream=Stream(sizes | {"is_x": 1, "last": 1, "one": 1}),
         inputs=side_by_side(sizes),
-        positions={
-            "is_x": np.tile([[1.0], [0.0]], (num_examples + 1, 1)),
-            "last": np.eye(1, seq, seq - 1).T,
-            "one": np.ones((seq, 1)),
-        },
-        loop=(descent_layer(eta=eta),),
+        positions={"is_x": turns, "last": np.eye(len(turns))[:, -1:], "one": np.ones_like(turns)},
+        loop=(descent_layer("residual", eta=eta, unless=IS_X),),
         output={"residual": 1.0},
         d=sum(sizes.values()),
-        seq=seq,
         query="every",
     )
 
@@ -118,10 +103,10 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
     pick = np.eye(width, hidden)
     sizes = {"x": d, "y": outputs, "h": hidden, "f": width, "scaled": width, "residual": outputs, "out": outputs}
     flags = {"position": place.dim, "is_x": 1, "is_y": 1, "test": 1, "last": 1, "one": 1}
-    fetch = Layer(
-        attention=(partner(value={"y": 2.0}, to={"residual": -1.0}),),
+    label = Layer(
+        attention=(fetch(value={"y": 2.0}, to={"residual": -1.0}),),
         mlp=(
-            _empty_labels(),
+            Put.clear("residual", IS_X),
             Put(value={"h": pick}, to={"f": 1.0}),
             Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(("test", 0),)),
         ),
@@ -131,12 +116,10 @@ def theorem_31(phi: Sequence[Dense], *, outputs: int, num_examples: int, eta: fl
         inputs={"x": np.eye(d, d + outputs), "y": np.eye(outputs, d + outputs, d)},
         positions=pair_positions(place, num_examples + 1),
         marks={"test": np.array([[1.0], [0.0]]), "last": np.array([[0.0], [1.0]])},
-        pre=(*representation(phi, reads={"x": np.eye(d)}, unless=(("is_y", 0),)), fetch),
-        loop=(descent_layer(eta=eta),),
-        post=(Layer(attention=(partner(value={"residual": 2.0}, to={"out": 1.0}),)),),
-        output={"out": 1.0},
+        pre=(*representation(phi, reads={"x": np.eye(d)}, unless=(("is_y", 0),)), label),
+        loop=(descent_layer("residual", eta=eta, unless=IS_X),),
+        post=(Layer(attention=(fetch(value={"residual": 2.0}, to={"out": 1.0}),)),),
         d=d,
-        seq=2 * num_examples + 2,
         tokens="apart",
         read="y",
     )
@@ -153,35 +136,22 @@ def representation(phi: Sequence[Dense], *, reads: Read, unless: tuple[Coordinat
         out, inner = dense.weight.shape
         sources = {"h": np.eye(inner, hidden)} if index else reads
         weights = {name: dense.weight @ np.asarray(matrix) for name, matrix in sources.items()}
-        put = Put(
-            value=weights | {"one": dense.bias[:, None]},
-            to={"h": np.eye(hidden, out)},
-            slope=dense.slope,
-            unless=unless,
-        )
-        layers.append(Layer(mlp=(put, Put(value={"h": -1.0}, to={"h": 1.0})) if index else (put,)))
+        value = weights | {"one": dense.bias[:, None]}
+        put = Put(value=value, to={"h": np.eye(hidden, out)}, slope=dense.slope, unless=unless)
+        layers.append(Layer(mlp=(put, Put.clear("h")) if index else (put,)))
     return tuple(layers)
 
 
-def _empty_labels() -> Put:
-    """Set `residual` to 0 at every token that is not an x."""
-    return Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(("is_x", 0),))
+def fetch(shift: float | Array = 1.0, *, value: Read, to: Write) -> Attend:
+    """The mean of the values at position `shift` p_t; by default p_t itself, which the two tokens of a pair share."""
+    return Attend(query={"position": shift}, key={"position": 1.0}, value=value, to=to)
 
 
-def partner(*, value: dict, to: dict) -> Attend:
-    """The two tokens of a pair attend to each other: each gets the mean of both values."""
-    return Attend(query={"position": 1.0}, key={"position": 1.0}, value=value, to=to)
-
-
-def pair_positions(place: Rotations, num_pairs: int) -> dict[str, Array]:
+def pair_positions(place: Rotations, num_pairs: int, *, x: str = "is_x", y: str = "is_y") -> dict[str, Array]:
     """A position for each pair, shared by its two tokens; flags for x and y tokens; and the constant 1."""
     turns = np.tile([[1.0], [0.0]], (num_pairs, 1))
-    return {
-        "position": np.repeat(place.table(range(num_pairs)), 2, axis=0),
-        "is_x": turns,
-        "is_y": 1.0 - turns,
-        "one": np.ones_like(turns),
-    }
+    positions = np.repeat(place.table(range(num_pairs)), 2, axis=0)
+    return {"position": positions, x: turns, y: 1.0 - turns, "one": np.ones_like(turns)}
 
 
 def side_by_side(sizes: dict[str, int]) -> dict[str, Array]:

@@ -1,13 +1,11 @@
 """gao24, Lemma A.4 and Theorem 4.1: Newton's method for linear regression."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24.gradient import pair_positions, partner
+from looped.constructions.gao24.gradient import fetch, pair_positions
 from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
 from looped.constructions.position_vectors import rotations
 
@@ -24,7 +22,8 @@ def newton_layer() -> Layer:
     0 at the other tokens. x_j' M x_i lies within (-1, 2), so c needs no scaling.
     """
     step = Sum(query={"mx": 1.0}, key={"x": 1.0}, value={"mx": 1.0}, to={"mx": -0.5}, anchor="last")
-    return Layer(attention=(step,), mlp=(Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,)), _clear()))
+    double = Put(value={"mx": 1.0}, to={"mx": 1.0}, unless=(OTHER,))
+    return Layer(attention=(step,), mlp=(double, Put.clear("mx", EXAMPLE)))
 
 
 def lemma_a4(*, d: int, num_examples: int) -> Program:
@@ -34,22 +33,16 @@ def lemma_a4(*, d: int, num_examples: int) -> Program:
 
     Ref: gao24, Lemma A.4. M x_i is at the examples' x tokens; it is 0 at x_test, at the label tokens and at the anchor.
     """
-    seq = 2 * num_examples + 2
     turns = np.tile([[1.0], [0.0]], (num_examples + 1, 1))
     turns[-2:] = 0.0
+    last = np.eye(len(turns))[:, -1:]
     return Program(
         stream=Stream({"x": d, "mx": d, "example": 1, "other": 1, "last": 1, "one": 1}),
         inputs={"x": np.eye(d, 2 * d), "mx": np.eye(d, 2 * d, d)},
-        positions={
-            "example": turns,
-            "other": 1.0 - turns,
-            "last": np.eye(1, seq, seq - 1).T,
-            "one": np.ones_like(turns),
-        },
+        positions={"example": turns, "other": 1.0 - turns, "last": last, "one": np.ones_like(turns)},
         loop=(newton_layer(),),
         output={"mx": 1.0},
         d=2 * d,
-        seq=seq,
         query="every",
     )
 
@@ -73,42 +66,19 @@ def theorem_41(*, d: int, num_examples: int, alpha: float) -> Program:
     """
     place = rotations(num_examples + 1)
     root = math.sqrt(alpha)
+    at_x, at_y = np.eye(2)[:, :, None]
     flags = {"position": place.dim, "example": 1, "other": 1, "test": 1, "last": 1, "one": 1}
-    turns = pair_positions(place, num_examples + 1)
-    first = Sum(
-        query={"x": 1.0},
-        key={"x": root},
-        value={"x": 1.0},
-        to={"mx": root},
-        anchor="last",
-        match=Match(query={"one": 1.0}, key={"test": -1.0}, top=0.0),
-    )
+    seen = Match(query={"one": 1.0}, key={"test": -1.0}, top=0.0)
+    first = Sum(query={"x": 1.0}, key={"x": root}, value={"x": 1.0}, to={"mx": root}, anchor="last", match=seen)
     answer = Sum(query={"x": 1.0}, key={"mx": 1.0}, value={"label": 1.0}, to={"out": 1.0}, anchor="last")
     return Program(
         stream=Stream({"x": d, "y": 1, "mx": d, "label": 1, "out": 1} | flags),
         inputs={"x": np.eye(d, d + 1), "y": np.eye(1, d + 1, d)},
-        positions={
-            "position": turns["position"],
-            "example": turns["is_x"],
-            "other": turns["is_y"],
-            "one": turns["one"],
-        },
-        marks={
-            "example": np.array([[-1.0], [0.0]]),
-            "other": np.array([[1.0], [0.0]]),
-            "test": np.array([[1.0], [0.0]]),
-            "last": np.array([[0.0], [1.0]]),
-        },
-        pre=(Layer(attention=(first,), mlp=(_clear(),)),),
+        positions=pair_positions(place, num_examples + 1, x="example", y="other"),
+        marks={"example": -at_x, "other": at_x, "test": at_x, "last": at_y},
+        pre=(Layer(attention=(first,), mlp=(Put.clear("mx", EXAMPLE),)),),
         loop=(newton_layer(),),
-        post=(Layer(attention=(partner(value={"y": 2.0}, to={"label": 1.0}),)), Layer(attention=(answer,))),
-        output={"out": 1.0},
+        post=(Layer(attention=(fetch(value={"y": 2.0}, to={"label": 1.0}),)), Layer(attention=(answer,))),
         d=d,
-        seq=2 * num_examples + 2,
         tokens="apart",
     )
-
-
-def _clear() -> Put:
-    """Set `mx` to 0 at every token that is not an example."""
-    return Put(value={"mx": -1.0}, to={"mx": 1.0}, unless=(EXAMPLE,))

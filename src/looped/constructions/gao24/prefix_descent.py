@@ -1,11 +1,9 @@
 """gao24, Lemma A.5 and Theorem 4.2: a decoder that runs gradient descent at every x, on the pairs before it."""
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24.gradient import pair_positions, partner, side_by_side
+from looped.constructions.gao24.gradient import fetch, pair_positions, side_by_side
 from looped.constructions.language import Array, Layer, Match, Program, Put, Stream, Sum
 from looped.constructions.position_vectors import rotations
 
@@ -21,17 +19,12 @@ def decoder_layer(*, d: int, num_pairs: int, eta: float) -> Layer:
     anchor is the first token. 1/(i-1) depends only on the position, so each x token has its own MLP rows.
     """
     top, bottom = np.eye(d + 1, d), np.eye(d + 1, 1, -d)
-    gradient = Sum(
-        query={"w": top, "is_x": bottom},
-        key={"beside": top, "y": -bottom},
-        value={"beside": 1.0},
-        to={"gradient": 1.0},
-        anchor="first",
-    )
+    query, key = {"w": top, "is_x": bottom}, {"beside": top, "y": -bottom}
+    gradient = Sum(query=query, key=key, value={"beside": 1.0}, to={"gradient": 1.0}, anchor="first")
     steps = tuple(
         Put(value={"gradient": -eta / i}, to={"w": 1.0}, unless=(("elsewhere", i),)) for i in range(1, num_pairs)
     )
-    return Layer(attention=(gradient,), mlp=(*steps, Put(value={"gradient": -1.0}, to={"gradient": 1.0})))
+    return Layer(attention=(gradient,), mlp=(*steps, Put.clear("gradient")))
 
 
 def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
@@ -49,7 +42,6 @@ def lemma_a5(*, d: int, num_pairs: int, eta: float) -> Program:
         loop=(decoder_layer(d=d, num_pairs=num_pairs, eta=eta),),
         output={"w": 1.0},
         d=sum(sizes.values()),
-        seq=2 * num_pairs,
         query="every",
         causal=True,
     )
@@ -77,18 +69,10 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
     """
     place = rotations(num_pairs)
     start = place.table(range(1)).T
-    copy = Layer(
-        attention=(partner(value={"x": 2.0}, to={"beside": 1.0}),),
-        mlp=(Put(value={"beside": -1.0}, to={"beside": 1.0}, unless=(("is_y", 0),)),),
-    )
-    inner = Sum(
-        query={"w": 1.0},
-        key={"x": 1.0},
-        value={"is_x": 1.0, "first": -1.0},
-        to={"out": 1.0},
-        anchor="second",
-        match=Match(query={"position": 1.0}, key={"position": 1.0, "second": -start}, top=1.0),
-    )
+    copy = Layer(attention=(fetch(value={"x": 2.0}, to={"beside": 1.0}),), mlp=(Put.clear("beside", ("is_y", 0)),))
+    value = {"is_x": 1.0, "first": -1.0}
+    same = Match(query={"position": 1.0}, key={"position": 1.0, "second": -start}, top=1.0)
+    inner = Sum(query={"w": 1.0}, key={"x": 1.0}, value=value, to={"out": 1.0}, anchor="second", match=same)
     sizes = {"x": d, "y": 1, "beside": d, "w": d, "gradient": d, "out": 1}
     flags = {"position": place.dim, "is_x": 1, "is_y": 1, "elsewhere": num_pairs}
     return Program(
@@ -98,9 +82,7 @@ def theorem_42(*, d: int, num_pairs: int, eta: float) -> Program:
         pre=(copy,),
         loop=(decoder_layer(d=d, num_pairs=num_pairs, eta=eta),),
         post=(Layer(attention=(inner,)),),
-        output={"out": 1.0},
         d=d,
-        seq=2 * num_pairs,
         tokens="apart",
         query="every",
         causal=True,

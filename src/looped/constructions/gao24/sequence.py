@@ -1,13 +1,11 @@
 """gao24, Lemma A.3, Theorems 3.2 and 3.3: copying, autoregression and chain of thought, by gradient descent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
-from looped.constructions.gao24.gradient import Dense, descent, representation
+from looped.constructions.gao24.gradient import Dense, descent_layer, fetch, representation
 from looped.constructions.language import Array, Attend, Layer, Program, Put, Stream
 from looped.constructions.position_vectors import Rotations, rotations
 
@@ -24,17 +22,12 @@ def copy_layer(place: Rotations, *, d: int, copies: int) -> Layer:
 
     Ref: gao24, Lemma A.3. The shift p_t -> p_{t-i} is a matrix because positions are rotations.
     """
-    slots = [np.eye(copies * d, d, -i * d) for i in range(copies)]
-    heads = tuple(
-        Attend(
-            query={"position": place.shift(-i - 1)}, key={"position": 1.0}, value={"x": 1.0}, to={"copied": slots[i]}
-        )
-        for i in range(copies)
-    )
-    rows = tuple(
-        Put(value={"copied": -slots[i].T}, to={"copied": slots[i]}, unless=(("inside", i),)) for i in range(copies)
-    )
-    return Layer(attention=heads, mlp=rows)
+    heads, rows = [], []
+    for i in range(copies):
+        slot = np.eye(copies * d, d, -i * d)
+        heads.append(fetch(place.shift(-i - 1), value={"x": 1.0}, to={"copied": slot}))
+        rows.append(Put(value={"copied": -slot.T}, to={"copied": slot}, unless=(("inside", i),)))
+    return Layer(attention=tuple(heads), mlp=tuple(rows))
 
 
 def lemma_a3(*, d: int, copies: int, seq: int) -> Program:
@@ -46,11 +39,10 @@ def lemma_a3(*, d: int, copies: int, seq: int) -> Program:
     return Program(
         stream=Stream({"x": d, "copied": copies * d, "position": place.dim, "inside": copies, "one": 1}),
         inputs={"x": 1.0},
-        positions={n: v for n, v in sequence_positions(place, seq, copies).items() if n != "earlier"},
+        positions={"position": place.table(range(seq)), "inside": _inside(seq, copies), "one": np.ones((seq, 1))},
         loop=(copy_layer(place, d=d, copies=copies),),
         output={"copied": 1.0},
         d=d,
-        seq=seq,
         query="every",
     )
 
@@ -75,12 +67,10 @@ def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, e
         flipped = np.kron(np.eye(order - 1)[::-1], np.eye(d))
         window["copied"] = np.vstack([flipped, np.zeros((d, (order - 1) * d))])
     pick = np.eye(width, hidden)
-    fetch = Layer(
-        attention=(
-            Attend(query={"position": place.shift(1)}, key={"position": 1.0}, value={"x": 1.0}, to={"residual": -1.0}),
-        ),
+    label = Layer(
+        attention=(fetch(place.shift(1), value={"x": 1.0}, to={"residual": -1.0}),),
         mlp=(
-            Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(EARLIER,)),
+            Put.clear("residual", EARLIER),
             Put(value={"h": pick}, to={"f": 1.0}),
             Put(value={"h": pick / num_examples}, to={"scaled": 1.0}, unless=(LAST,)),
         ),
@@ -89,14 +79,12 @@ def theorem_32(phi: Sequence[Dense], *, d: int, order: int, num_examples: int, e
     return Program(
         stream=Stream(sizes | {"f": width, "residual": d, "prediction": d, "out": d} | flags),
         inputs={"x": 1.0},
-        positions=sequence_positions(place, seq, max(1, order - 1)),
+        positions=_positions(place, seq) | {"inside": _inside(seq, max(1, order - 1))},
         marks=MARKS,
-        pre=(copies, *representation(phi, reads=window), fetch),
-        loop=(descent_loop(eta=eta),),
+        pre=(copies, *representation(phi, reads=window), label),
+        loop=(descent_layer("residual", "prediction", eta=eta, unless=EARLIER),),
         post=(Layer(mlp=(Put(value={"prediction": 1.0}, to={"out": 1.0}, unless=(EARLIER,)),)),),
-        output={"out": 1.0},
         d=d,
-        seq=seq,
     )
 
 
@@ -127,7 +115,7 @@ def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: floa
     select = Layer(
         attention=(
             Attend(query={"one": 1.0}, key={"last": 1.0}, value={"away": 1.0}, to={"asked": 1.0}),
-            Attend(query={"position": place.shift(1)}, key={"position": 1.0}, value={"x": 1.0}, to={"next": 1.0}),
+            fetch(place.shift(1), value={"x": 1.0}, to={"next": 1.0}),
         ),
         mlp=tuple(rows),
     )
@@ -135,30 +123,19 @@ def theorem_33(*, d: int, steps: int, num_examples: int, eta: float, slope: floa
     return Program(
         stream=Stream(sizes | flags),
         inputs={"x": 1.0},
-        positions={
-            "position": place.table(range(seq)),
-            "away": 1.0 - np.eye(steps + 1)[np.arange(seq) % (steps + 1)],
-            "earlier": np.ones((seq, 1)),
-            "one": np.ones((seq, 1)),
-        },
+        positions=_positions(place, seq) | {"away": 1.0 - np.eye(steps + 1)[np.arange(seq) % (steps + 1)]},
         marks=MARKS,
         pre=(select,),
-        loop=(descent_loop(eta=eta),),
+        loop=(descent_layer("residual", "prediction", eta=eta, unless=EARLIER),),
         post=(Layer(mlp=(put,)),),
-        output={"out": 1.0},
         d=d,
-        seq=seq,
     )
 
 
-def descent_loop(*, eta: float) -> Layer:
-    """Lemma A.2 with the query's token as the anchor: its residual is set to 0, its prediction is not."""
-    clear = Put(value={"residual": -1.0}, to={"residual": 1.0}, unless=(EARLIER,))
-    return Layer(attention=(descent(eta=eta, to={"residual": 1.0, "prediction": 1.0}),), mlp=(clear,))
+def _positions(place: Rotations, seq: int) -> dict[str, Float[Array, "seq _"]]:
+    return {"position": place.table(range(seq)), "earlier": np.ones((seq, 1)), "one": np.ones((seq, 1))}
 
 
-def sequence_positions(place: Rotations, seq: int, copies: int) -> dict[str, Float[Array, "seq _"]]:
-    """Rotations; for each copy whether it lies inside the sequence; and 1 for `earlier` and `one`."""
-    inside = (np.arange(seq)[:, None] > np.arange(copies)).astype(np.float64)
-    ones = np.ones((seq, 1))
-    return {"position": place.table(range(seq)), "inside": inside, "earlier": ones, "one": ones}
+def _inside(seq: int, copies: int) -> Float[Array, "seq copies"]:
+    """For each copy whether it lies inside the sequence."""
+    return (np.arange(seq)[:, None] > np.arange(copies)).astype(np.float64)

@@ -4,8 +4,6 @@ A stack of matrices is `(models, rows, columns, prompts)`. A batched product of 
 calls and ragged ends; here it is a few multiply-adds of long contiguous rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -3,9 +3,7 @@
 X_{l+1} = X_l (I + P)',  P = A S M,  S = X'X:  rows are never formed, so the number of examples costs nothing.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +54,7 @@ def linear_label(weights: Sequence[Any], moments: Moments) -> Float[Tensor, "mod
         # P = A S M = A (M'S)'
         turned = [matrix_times(head.score[:, layer].mT, second).transpose(1, 2) for head in free]
         terms = [matrix_times(head.transform[:, layer], part) for head, part in zip(free, turned, strict=True)]
-        p = torch.stack(terms).sum(0) if len(terms) > 1 else terms[0]
+        p = torch.stack(terms).sum(0)
         query, cross = query + product(p, query), cross + product(p, cross)
         if layer < layers - 2:
             half = second + product(p, second)
@@ -64,17 +62,9 @@ def linear_label(weights: Sequence[Any], moments: Moments) -> Float[Tensor, "mod
     return label
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """`batch_last.product` for autograd."""
-    return _Product.apply(left, right)  # type: ignore[return-value]
-
-
-def matrix_times(matrix: Tensor, columns: Tensor) -> Tensor:
-    """`batch_last.matrix_times` for autograd."""
-    return _MatrixTimes.apply(matrix, columns)  # type: ignore[return-value]
-
-
 class _Product(torch.autograd.Function):
+    """`batch_last.product` for autograd."""
+
     @staticmethod
     def forward(ctx, left, right):
         ctx.save_for_backward(left, right)
@@ -91,6 +81,8 @@ class _Product(torch.autograd.Function):
 
 
 class _MatrixTimes(torch.autograd.Function):
+    """`batch_last.matrix_times` for autograd."""
+
     @staticmethod
     def forward(ctx, matrix, columns):
         columns = columns.contiguous()
@@ -106,3 +98,7 @@ class _MatrixTimes(torch.autograd.Function):
             batch_last.outer(grad, columns) if matrix_needs else None,
             batch_last.matrix_times(matrix.mT, grad) if columns_need else None,
         )
+
+
+product: Callable[[Tensor, Tensor], Tensor] = _Product.apply
+matrix_times: Callable[[Tensor, Tensor], Tensor] = _MatrixTimes.apply

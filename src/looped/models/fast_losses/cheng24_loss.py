@@ -13,8 +13,6 @@ The numbers are those of `KernelTransformer` with heads V = diag(A, r) and autog
 Ref: cheng24, Eq. (3), (5) and (26).
 """
 
-from __future__ import annotations
-
 import math
 import threading
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ with its arguments. A chunk then copies its rows in and runs the calls, and two 
 Ref: cheng24, Eq. (3), (5) and (26).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple

@@ -8,8 +8,6 @@ a map of e in R^d, and no token needs to be carried along:
 Models come deepest first; a looped family has one layer, a multilayer one has as many as its deepest model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch
@@ -38,18 +36,13 @@ def residual(
     rates = scale.expand(models, -1)
 
     def layer(e: Tensor, a: Tensor) -> Tensor:
-        return _step(e, a, covariance, rates[: len(e)])
+        if e.is_cuda:  # one kernel
+            from looped.models.fast_losses.gatmiry24_gpu import Step
+
+            return Step.apply(e, a, covariance, rates[: len(e)])  # type: ignore
+        return torch.baddbmm(e, a.mT, _Symmetric.apply(covariance, rates[: len(e)], e), alpha=-1)  # type: ignore
 
     return _descend(score, depths, w.repeat(models // groups, 1, 1), layer)
-
-
-def _step(e: Tensor, a: Tensor, covariance: Tensor, rates: Tensor) -> Tensor:
-    """e - A' (rate S e), prompt by prompt: on a GPU one kernel."""
-    if e.is_cuda:
-        from looped.models.fast_losses.gatmiry24_gpu import Step
-
-        return Step.apply(e, a, covariance, rates)  # type: ignore
-    return torch.baddbmm(e, a.mT, _Symmetric.apply(covariance, rates, e), alpha=-1)  # type: ignore
 
 
 class _Symmetric(torch.autograd.Function):
@@ -107,13 +100,12 @@ def exact_loss(
     Ref: gatmiry24, Lemma 4 with Eq. (2)'s 1/n, which the lemma leaves out.
     """
     models, nodes, d = len(score), scale.shape[1], score.shape[-1]
-    eye = torch.eye(d, dtype=score.dtype, device=score.device)
     rates = scale[:, None, :, None].expand(models, 1, nodes, d).reshape(models, 1, nodes * d)
 
     def layer(product: Tensor, a: Tensor) -> Tensor:
         return product - rates[: len(product)] * torch.bmm(a.mT, product)
 
-    product = _descend(score, depths, eye.repeat(1, nodes).expand(models, d, nodes * d), layer)
+    product = _descend(score, depths, _eye(score).repeat(1, nodes).expand(models, d, nodes * d), layer)
     return product.square().unflatten(-1, (nodes, d)).sum((1, 3)) / d
 
 
@@ -132,8 +124,7 @@ def covariance_loss(
     def layer(product: Tensor, a: Tensor) -> Tensor:
         return product - rates[: len(product)] * torch.einsum("med,mbef->mbdf", a, covariance @ product)
 
-    eye = torch.eye(d, dtype=score.dtype, device=score.device)
-    return _descend(score, depths, eye.expand(models, batch, d, d), layer).square().sum((-2, -1)) / d
+    return _descend(score, depths, _eye(score).expand(models, batch, d, d), layer).square().sum((-2, -1)) / d
 
 
 def anisotropic_loss(
@@ -150,8 +141,11 @@ def anisotropic_loss(
     def layer(product: Tensor, a: Tensor) -> Tensor:
         return product - root @ torch.einsum("med,mbef->mbdf", a, root @ product)
 
-    eye = torch.eye(d, dtype=score.dtype, device=score.device)
-    return _descend(score, depths, eye.expand(len(score), batch, d, d), layer).square().sum((-2, -1)) / d
+    return _descend(score, depths, _eye(score).expand(len(score), batch, d, d), layer).square().sum((-2, -1)) / d
+
+
+def _eye(score: Tensor) -> Tensor:
+    return torch.eye(score.shape[-1], dtype=score.dtype, device=score.device)
 
 
 def _descend(score: Tensor, depths: Sequence[int], state: Tensor, layer: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -4,8 +4,6 @@ A recipe is one line of Figure 1 or 4 as an ordinary training run: three layers,
 process. The figures train whole families at once, with data that several models share; see `training`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

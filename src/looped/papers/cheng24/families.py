@@ -5,8 +5,6 @@ released program's steps have length .1/(9-i)^2 in layer i, too short for a run 
 to 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from torch import Tensor
 from looped.config import encode
 from looped.experiment import Adam
 from looped.functional.attention import softmax
+from looped.functional.kernels import Kernel
 from looped.functional.schedules import Trapezoid
 from looped.models.fast_losses.cheng24_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
@@ -48,6 +47,11 @@ class Case:
     """Layers, each with weights of its own."""
     transform: bool = True
     """Whether A is free; otherwise it is 0."""
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """h of each head."""
+        return tuple(HEADS[name] for name in self.heads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,16 +111,13 @@ class Outcome:
     """Distance to a multiple of I: (seeds, logged steps, matrices), B'C of all layers, then A."""
 
 
-OTHER_PROTOCOL = {"paper": "released", "released": "paper"}
-
-
 def outcomes(cases: Iterable[Case], training: FamilyTraining, context: Context) -> dict[Case, Outcome]:
     """Every case's outcome; families that are finished already are loaded, the others trained side by side."""
     device, wanted = context.device, list(dict.fromkeys(cases))
     # on a GPU the twin figure's models fill the same kernels, and are there when it asks for them
-    twins = [replace(case, protocol=OTHER_PROTOCOL[case.protocol]) for case in wanted] if device.type == "cuda" else []
+    twins = [replace(case, protocol=protocol) for protocol in TASKS for case in wanted]
     shapes: dict[tuple, list[Case]] = {}
-    for case in sorted([*wanted, *twins], key=lambda case: case.protocol) if twins else wanted:
+    for case in twins if device.type == "cuda" else wanted:
         shapes.setdefault((case.heads, case.n, case.layers, case.transform), []).append(case)
     # the costly ones first, so that the last thread does not end alone
     groups = sorted(shapes.values(), key=lambda group: -group[0].layers * group[0].n ** 2 * len(group))
@@ -142,31 +143,56 @@ def outcomes(cases: Iterable[Case], training: FamilyTraining, context: Context) 
     return {case: results[case] for case in wanted}
 
 
-def train_group(group: Sequence[Case], family: Any, training: FamilyTraining, context: Context) -> Trained:
+def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Context) -> list[Outcome]:
+    first, device = group[0], context.device
+    sources = [
+        Source(protocol=case.protocol, data=case.data, n=case.n, seed=seed) for case in group for seed in training.seeds
+    ]
+    shape = {"loops": first.layers, "layers": first.layers, "transform": first.transform}
+    config = functional(d=D, kernel=first.kernels, **shape)
+    family = build_family(config, seeds=[source.seed for source in sources], device=device)
+    trained = _train(group, sources, family, training, context)
+    context.note_training(trained.folder)
+    assert trained.watched is not None
+    watched = trained.watched.double().cpu()
+    tests = [_test(source, training.test, device) for source in sources]
+    losses = []
+    with torch.no_grad():
+        weights = weights_of(family, first.n)
+        for index, (prompt, _) in enumerate(tests):
+            members = [_member(head, index) for head in weights]
+            answers = predictions(members, first.kernels, prepare(prompt, first.kernels))[0]
+            losses.append(float((answers - prompt.ys[:, -1]).square().mean()))
+    count = len(training.seeds)
+    return [
+        Outcome(
+            losses=losses[part],
+            bayes=[bayes for _, bayes in tests[part]],
+            distances=watched[:, part].permute(1, 0, 2).tolist(),
+        )
+        for part in (slice(start, start + count) for start in range(0, len(tests), count))
+    ]
+
+
+def _train(
+    group: Sequence[Case], sources: Sequence[Source], family: Any, training: FamilyTraining, context: Context
+) -> Trained:
     """Train one family, models ordered by case and then by seed, or load it."""
     first, device = group[0], context.device
-    heads = tuple(HEADS[name] for name in first.heads)
-    sources = _sources(group, training)
     generators = [source.generators(device) for source in sources]
-    roots = torch.stack([source.root for source in sources]).to(device, torch.float32)
+    roots = torch.stack([source.task.root for source in sources]).to(device, torch.float32)
 
     def draw(step: int):
         pools = [_pool(source, training.pool, device) for source in sources]
         prompts = [pool.sample(training.batch, *pair) for pool, pair in zip(pools, generators, strict=True)]
         joined = Prompt(torch.stack([prompt.xs for prompt in prompts]), torch.stack([prompt.ys for prompt in prompts]))
-        return prepare(joined, heads)
+        return prepare(joined, first.kernels)
 
-    def loss(model: Any, batch: Any) -> Tensor:
-        return in_context_loss(weights_of(model, first.n), heads, batch)
-
-    identity = {
-        "cases": [encode(case) for case in group],
-        "training": encode(training),
-        "device": device.type,  # it decides the random numbers
-    }
+    # the device decides the random numbers
+    identity = {"cases": [encode(case) for case in group], "training": encode(training), "device": device.type}
     return train_family(
         family,
-        loss,
+        lambda model, batch: in_context_loss(weights_of(model, first.n), first.kernels, batch),
         folder=family_folder(context.runs, "cheng24", identity),
         identity=identity,
         steps=training.steps,
@@ -178,52 +204,6 @@ def train_group(group: Sequence[Case], family: Any, training: FamilyTraining, co
         watch=lambda model: distances(model, roots),
         graph=True,
     )
-
-
-def build(group: Sequence[Case], training: FamilyTraining, device: torch.device) -> Any:
-    """The family of a group before training."""
-    first = group[0]
-    config = functional(
-        d=D,
-        loops=first.layers,
-        layers=first.layers,
-        kernel=tuple(HEADS[name] for name in first.heads),
-        transform=first.transform,
-    )
-    return build_family(config, seeds=[seed for _ in group for seed in training.seeds], device=device)
-
-
-def _sources(group: Sequence[Case], training: FamilyTraining) -> list[Source]:
-    return [
-        Source(protocol=case.protocol, data=case.data, n=case.n, seed=seed) for case in group for seed in training.seeds
-    ]
-
-
-def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Context) -> list[Outcome]:
-    first, device = group[0], context.device
-    heads = tuple(HEADS[name] for name in first.heads)
-    family = build(group, training, device)
-    trained = train_group(group, family, training, context)
-    context.note_training(trained.folder)
-    assert trained.watched is not None
-    watched = trained.watched.double().cpu()
-    tests = [_test(source, training.test, device) for source in _sources(group, training)]
-    losses = []
-    with torch.no_grad():
-        weights = weights_of(family, first.n)
-        for index, (prompt, _) in enumerate(tests):
-            answers = predictions([_member(head, index) for head in weights], heads, prepare(prompt, heads))[0]
-            losses.append(float((answers - prompt.ys[:, -1]).square().mean()))
-    count = len(training.seeds)
-    members = [slice(start, start + count) for start in range(0, len(tests), count)]
-    return [
-        Outcome(
-            losses=losses[part],
-            bayes=[bayes for _, bayes in tests[part]],
-            distances=watched[:, part].permute(1, 0, 2).tolist(),
-        )
-        for part in members
-    ]
 
 
 def _member(weights: HeadWeights, index: int) -> HeadWeights:

@@ -4,12 +4,9 @@ Drawing K_+ takes an eigendecomposition a prompt, far more than a training step.
 drawn once into a pool; every minibatch has fresh labels and, the kernels being rotation invariant, a fresh rotation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from looped.baselines.gaussian_process import posterior_mean
@@ -61,11 +58,6 @@ class Source:
         """The task with this seed's rotation U."""
         return replace(TASKS[self.protocol][self.data], rotation=self.seed)
 
-    @property
-    def root(self) -> Float[Tensor, "d d"]:
-        """Sigma^{1/2}."""
-        return self.task.root
-
     def generators(self, device: torch.device, purpose: str = "train") -> list[torch.Generator]:
         """The streams of its minibatches, on the device and on the host, the same for everyone who asks."""
         seed = stream(self.seed, f"{purpose}/labels/{self.n}")
@@ -86,7 +78,7 @@ class Pool:
             values, vectors = torch.linalg.eigh(source.task.raw_gram(self.xi))
             self.exact = vectors * values.abs().sqrt()[..., None, :]
         self.points, self.root = self.xi.float(), self.exact.float()
-        self.sigma = source.root.to(device, torch.float32)
+        self.sigma = source.task.root.to(device, torch.float32)
 
     def sample(self, batch: int, generator: torch.Generator, host: torch.Generator) -> Prompt:
         """A minibatch; `host` is a generator on the CPU.

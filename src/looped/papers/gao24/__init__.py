@@ -10,8 +10,6 @@ last dT loops: at `cpu` scale as good after T loops, and flat beyond them where 
 printed form is `as_printed`, `gao24.autoregression_printed`, and Figure 3.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 
@@ -24,7 +22,6 @@ from looped.tasks.sequences import AutoRegression, ChainOfThought, Representatio
 from looped.tasks.translation import Translation
 
 Scale = Literal["smoke", "cpu", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "cpu", "paper")
 
 ALGOFORMER = AlgoFormerConfig(d=20, width=256, positions=82, loops=20, inject="add", loop_norm=True)
 _FOUR, _TWO = Part(heads=4), Part(heads=2)
@@ -58,13 +55,9 @@ CPU = TrainConfig(
 SMOKE = replace(CPU, steps=3, batch=4, points=4, window=2, grad=2, log_every=2)
 
 
-def _sizes(scale: Scale) -> tuple[AlgoFormerConfig, TrainConfig]:
-    return {"smoke": (TINY, SMOKE), "cpu": (SMALL, CPU), "paper": (ALGOFORMER, PAPER)}[scale]
-
-
 def regression(scale: Scale = "cpu") -> Experiment:
     """Regression with representation, AlgoFormer (Fig. 2a, 3, 4)."""
-    model, train = _sizes(scale)
+    model, train = {"smoke": (TINY, SMOKE), "cpu": (SMALL, CPU), "paper": (ALGOFORMER, PAPER)}[scale]
     return Experiment(name="gao24.regression", task=RepresentationRegression(d=model.d), model=model, train=train)
 
 
@@ -102,9 +95,8 @@ def autoregression_printed(scale: Scale = "cpu") -> Experiment:
 
 def autoregression_12_layers(scale: Scale = "cpu") -> Experiment:
     """AR with representation, a standard transformer of 12 layers; of 6 at small scales (Fig. 2b)."""
-    return replace(
-        as_standard(autoregression(scale), 12 if scale == "paper" else 6), name="gao24.autoregression_12_layers"
-    )
+    layers = 12 if scale == "paper" else 6
+    return replace(as_standard(autoregression(scale), layers), name="gao24.autoregression_12_layers")
 
 
 def linear(scale: Scale = "cpu") -> Experiment:

@@ -4,8 +4,7 @@ The text gives no axis. Here it is iterations, and the error is that at the last
 with all pairs before it as examples.
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,11 +13,11 @@ from torch import Tensor
 from looped.functional.descent import gradient_descent, newton_inverse
 from looped.papers import gao24
 from looped.papers.gao24.figures import BY_LOOPS, EVALUATION, PointCurves
-from looped.papers.gao24.known import known_representation
 from looped.papers.gao24.variants import with_loops
 from looped.prompt import Prompt
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, at, claim, curve, last
-from looped.studies.expressions import Quantity
+from looped.studies.claims import Claim
+from looped.studies.expressions import Curve
 from looped.studies.measures import tasks_of
 from looped.studies.study import Cells
 from looped.tasks.regression import LinearRegression
@@ -44,9 +43,8 @@ class IterationCurves(PointCurves):
             prompt = experiment.task.sample(batch=self.prompts, n=experiment.train.points, generator=generator)
             prompt = prompt.to(torch.float64)
             for name, answers in iterates(prompt, self.loops).items():
-                errors = experiment.task.error(answers[..., None], prompt).mean((-1, -2))
-                places = range(1, self.loops + 1)
-                table.add({**labels, "model": name}, "by_loops", errors.tolist(), x=places)
+                errors = experiment.task.error(answers[..., None], prompt).mean((-1, -2)).tolist()
+                table.add({**labels, "model": name}, "by_loops", errors, x=range(1, self.loops + 1))
 
 
 def iterates(prompt: Prompt, steps: int) -> dict[str, Tensor]:
@@ -77,44 +75,37 @@ def noisy_linear(scale: gao24.Scale) -> Cells:
     }
 
 
-def ahead_of(name: str, algorithm: str, statement: str, *, loops: int | Quantity, noise: float):
-    """The claim that after as many iterations the AlgoFormer of the larger T is ahead of an algorithm."""
-    ratio = at(loops, "by_loops", noise=noise, T=max) / at(loops, "by_loops", noise=noise, model=algorithm)
-    return claim(f"{name}_{'gradient' if algorithm == DESCENT else 'newton'}", statement, ratio < 1)
+def ahead_of_both(name: str, statement: str, *, loops: int | Curve, noise: float) -> Iterator[Claim]:
+    """The claims that after as many iterations the AlgoFormer of the larger T is ahead of each algorithm."""
+    for short, algorithm in (("gradient", DESCENT), ("newton", NEWTON)):
+        ratio = at(loops, "by_loops", noise=noise, T=max) / at(loops, "by_loops", noise=noise, model=algorithm)
+        yield claim(f"{name}_{short}", statement.format(algorithm), ratio < 1)
 
 
 FIG5 = Study(
     name="gao24.fig5",
     title="Linear regression: AlgoFormer against gradient descent and Newton's method, by iteration",
     cells=noisy_linear,
-    measure=lambda scale: IterationCurves(**vars(replace(EVALUATION[scale], baselines=known_representation))),
+    measure=lambda scale: IterationCurves(**vars(EVALUATION[scale])),
     panels=Panels(y="by_loops", axis=replace(BY_LOOPS, floor=1e-6), column="noise", title="σ = {noise}", colour="T"),
     learned=Learned(),
     claims=(
-        *(
-            ahead_of(
-                "early_beats",
-                algorithm,
-                f"Without noise the AlgoFormer is ahead of {algorithm} in the beginning stages (Section 5.4).",
-                loops=EARLY,
-                noise=0.0,
-            )
-            for algorithm in (DESCENT, NEWTON)
+        *ahead_of_both(
+            "early_beats",
+            "Without noise the AlgoFormer is ahead of {} in the beginning stages (Section 5.4).",
+            loops=EARLY,
+            noise=0.0,
         ),
         claim(
             "newton_ends_at_zero",
             "Without noise Newton's method reaches nearly zero later, the AlgoFormer about 1e-3 (Section 5.4).",
             last("by_loops", noise=0.0, model=NEWTON) / curve("by_loops", noise=0.0, T=max).least() < 1e-3,
         ),
-        *(
-            ahead_of(
-                "noisy_beats",
-                algorithm,
-                f"With noise 1 the AlgoFormer does better than {algorithm} (Section 5.4).",
-                loops=curve("trained_loops", noise=1.0, T=max),
-                noise=1.0,
-            )
-            for algorithm in (DESCENT, NEWTON)
+        *ahead_of_both(
+            "noisy_beats",
+            "With noise 1 the AlgoFormer does better than {} (Section 5.4).",
+            loops=curve("trained_loops", noise=1.0, T=max),
+            noise=1.0,
         ),
     ),
 )

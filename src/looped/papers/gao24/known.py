@@ -1,7 +1,5 @@
 """The best known predictors on gao24's tasks: those that know the representation, or the network's form."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

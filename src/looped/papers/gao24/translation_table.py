@@ -3,18 +3,13 @@
 Multi30k stands in for IWSLT 2015, so numbers are not comparable with the paper's; their order is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from torch import Tensor
-
 from looped.evaluation.lines import finish
 from looped.evaluation.translation import bleu, cross_entropies, per_token, translate
 from looped.papers import gao24
-from looped.papers.gao24.figures import LAYERS
 from looped.papers.gao24.variants import ALGOFORMER, LOOPED, MODELS, STANDARD, three
 from looped.studies import Cell, Context, Published, Study, Table, claim, curve
 from looped.studies.measures import TRAINING_SHARE, trained
@@ -58,23 +53,14 @@ class Translations:
             self._add(table, cell, "bleu", bleu(said, references, level=self.level, resamples=self.resamples))
             table.add(cell, "parameters", model.num_parameters, seed=self.seeds[0])
             table.add(cell, "layers_applied", experiment.model.layers_applied, seed=self.seeds[0])
-        self._add_differences(table, sums, counts)
-        return table
-
-    def _add_differences(self, table: Table, sums: dict[str, Tensor], counts: Tensor) -> None:
         for better, worse in combinations(sums, 2):
             difference = per_token(sums[better] - sums[worse], counts, level=self.level)
             self._add(table, Cell(model=better, minus=worse), "difference", difference)
+        return table
 
     def _add(self, table: Table, cell: Cell, quantity: str, interval: Any) -> None:
         mean, low, high = map(float, interval)
         table.add(cell, quantity, mean, low=[low], high=[high], seed=self.seeds[0])
-
-
-def translations(scale: gao24.Scale) -> Cells:
-    """The three models on German to English."""
-    layers = LAYERS["smoke" if scale == "smoke" else "paper"]
-    return {Cell(model=model): experiment for model, experiment in three(gao24.translation(scale), layers).items()}
 
 
 def draw(figure: Any, table: Table) -> None:
@@ -92,7 +78,10 @@ def draw(figure: Any, table: Table) -> None:
 TABLE = Study(
     name="gao24.table",
     title="German to English: cross entropy and BLEU of AlgoFormer, looped and standard transformer",
-    cells=translations,
+    cells=lambda scale: {
+        Cell(model=model): experiment
+        for model, experiment in three(gao24.translation(scale), 2 if scale == "smoke" else 12).items()
+    },
     measure=lambda scale: Translations(sentences=4, resamples=20) if scale == "smoke" else Translations(),
     panels=draw,
     claims=tuple(

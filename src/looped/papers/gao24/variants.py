@@ -1,7 +1,5 @@
 """The three models of gao24 on one task, and their variants."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from looped.experiment import Experiment

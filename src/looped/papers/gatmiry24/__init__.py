@@ -4,8 +4,6 @@ Recipes run in the ordinary trainer on sampled prompts. The figures train whole 
 space (`losses`), in the `exact` and the `sampled` setting (`training`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -4,19 +4,16 @@ Isotropic covariances s I, as in the paper, and anisotropic ones: eigenvalues un
 With A_t = a_t I both have the same loss; but isotropic ones let every direction of A_t take the rates in its own order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from looped.functional.polynomials import chebyshev_roots, extremal_size
 from looped.functional.quadrature import best_rates, interval, loss_of
 from looped.models.fast_losses.restricted_loss import Scores, exact_loss
+from looped.papers.cheng24.families import to_identity
 from looped.papers.gatmiry24.covariances import Anisotropic, Exact
 from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
 from looped.papers.gatmiry24.training import EXACT, Member, spread
@@ -67,7 +64,7 @@ class LossesAndRates(LossCurves):
         (cell,), deepest = family, score[0].cpu()
         rates = torch.linalg.eigvals(deepest).real.flatten().sort().values.tolist()
         table.add(cell, "rates", rates, x=range(1, len(rates) + 1), seed=0)
-        table.add(cell, "off_identity", off_identity(deepest).tolist(), x=range(1, len(deepest) + 1), seed=0)
+        table.add(cell, "off_identity", to_identity(deepest).tolist(), x=range(1, len(deepest) + 1), seed=0)
 
     def add_references(self, table: Table, cells: Mapping[Cell, Models]) -> None:
         """The best polynomial, the Chebyshev polynomial, and the bounds."""
@@ -86,13 +83,6 @@ class LossesAndRates(LossCurves):
         lower = [extremal_size(L, 1, KAPPA) ** 2 for L in depths]
         table.add({"model": UPPER}, "loss_at_worst_s", upper, x=depths)
         table.add({"model": LOWER}, "loss_at_worst_s", lower, x=depths)
-
-
-def off_identity(matrices: Float[Tensor, "layers d d"]) -> Float[Tensor, " layers"]:
-    """|A - a I| / |A|, a the mean of the diagonal."""
-    middle = matrices.diagonal(dim1=-2, dim2=-1).mean(-1)
-    eye = torch.eye(matrices.shape[-1], dtype=matrices.dtype)
-    return (matrices - middle[:, None, None] * eye).norm(dim=(-2, -1)) / matrices.norm(dim=(-2, -1))
 
 
 def rates_apart(wanted: str, **labels: str) -> Quantity:

@@ -1,7 +1,5 @@
 """Where a prompt's sample covariance XX'/n comes from: what models are trained on, and how they are tested."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -13,8 +11,8 @@ from torch import Tensor
 
 from looped.functional.quadrature import Nodes, chebyshev_nodes, compress, interpolate
 from looped.functional.streams import stream
+from looped.models.fast_losses import restricted_loss as fast
 from looped.models.fast_losses.batch_last import to_last
-from looped.models.fast_losses.restricted_loss import Scores, anisotropic_loss, covariance_loss, exact_loss, sampled_loss
 from looped.papers.gatmiry24.training import Member
 from looped.training.family import Draw, Loss
 
@@ -41,16 +39,16 @@ class Exact:
     d: int = 10
     """Dimensions."""
 
-    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
         """The mean loss over s, integrated exactly."""
-        depths, (s, weights) = _depths(members), _rule(members, device, half)
-        return Objective(lambda family, batch: (exact_loss(family["score"], depths, s) * weights).sum(-1))
+        depths, (s, weights) = _depths(members), _rule(members, device)
+        return Objective(lambda family, batch: (fast.exact_loss(family["score"], depths, s) * weights).sum(-1))
 
     @torch.no_grad()
-    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+    def losses(self, score: fast.Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
         """Mean losses over s, integrated exactly."""
-        objectives = [self.objective(members, score.device, half) for half in halves]
-        return torch.stack([objective.loss({"score": score}, None) for objective in objectives])
+        rules = [_rule(members, score.device, half) for half in halves]
+        return torch.stack([(fast.exact_loss(score, _depths(members), s) * weights).sum(-1) for s, weights in rules])
 
     def spectrum(self, nodes: int) -> Nodes:
         """A rule for the eigenvalues of the sample covariance in units of s, exact below degree 2 nodes."""
@@ -66,22 +64,22 @@ class Anisotropic(Exact):
     tests: int = 20_000
     """Covariances that models are tested on."""
 
-    def objective(self, members: Sequence[Member], device: torch.device, half: float | None = None) -> Objective:
+    def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
         """The mean loss over fresh covariances in every step."""
         depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(0, "covariances"))
         return Objective(
-            lambda family, root: anisotropic_loss(family["score"], depths, root).mean(-1),
+            lambda family, root: fast.anisotropic_loss(family["score"], depths, root).mean(-1),
             lambda step: self.roots(members[0], self.batch, generator, seed=0),
             generators=[generator],
         )
 
     @torch.no_grad()
-    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+    def losses(self, score: fast.Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
         """Mean losses over `tests` covariances; there are no windows but those of training."""
         assert list(halves) == [None]
         generator = torch.Generator(score.device).manual_seed(stream(1, "covariances"))
         parts = self.roots(members[0], self.tests, generator, seed=1).split(500)
-        return torch.cat([anisotropic_loss(score, _depths(members), part) for part in parts], 1).mean(1)[None]
+        return torch.cat([fast.anisotropic_loss(score, _depths(members), part) for part in parts], 1).mean(1)[None]
 
     def roots(self, member: Member, batch: int, generator: torch.Generator, *, seed: int) -> Float[Tensor, "batch d d"]:
         """Sigma^{1/2} with eigenvalues uniform on a member's window and uniformly random directions."""
@@ -114,7 +112,7 @@ class Sampled:
         """The mean squared error over a batch of prompts."""
         depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(self.prompt_seed, "prompts"))
         return Objective(
-            lambda family, batch: sampled_loss(family["score"], depths, *batch),
+            lambda family, batch: fast.sampled_loss(family["score"], depths, *batch),
             lambda step: self.prompts(members, generator),
             self.every,
             [generator],
@@ -142,7 +140,7 @@ class Sampled:
         return to_last(covariance), centre + half * (2 * where - 1), w
 
     @torch.no_grad()
-    def losses(self, score: Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
+    def losses(self, score: fast.Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
         """Mean losses over the same `tests` sample covariances for all, integrated exactly over s, w* and the query.
 
         The loss is a polynomial in s, read at Chebyshev nodes.
@@ -155,7 +153,8 @@ class Sampled:
         for _ in range(blocks):
             covariance = wishart(self.tests // blocks, self.n, self.d, generator).double()
             for index, point in enumerate(points):
-                values[:, index] += covariance_loss(score, depths, covariance, point.expand(1, len(covariance))).mean(1)
+                s = point.expand(1, len(covariance))
+                values[:, index] += fast.covariance_loss(score, depths, covariance, s).mean(1)
         values /= blocks
         rules = [_rule(members, score.device, half) for half in halves]
         return torch.stack([(interpolate(points, values, s) * weights).sum(-1) for s, weights in rules])
@@ -197,7 +196,7 @@ def _depths(members: Sequence[Member]) -> list[int]:
     return [member.depth for member in members]
 
 
-def _rule(members: Sequence[Member], device: torch.device, half: float | None) -> tuple[Tensor, Tensor]:
+def _rule(members: Sequence[Member], device: torch.device, half: float | None = None) -> tuple[Tensor, Tensor]:
     """Each member's rule for s, exact for its loss; those with fewer points have further ones at 1, of weight 0."""
     rules = [member.windows.nodes(member.depth + 1, half) for member in members]
     longest = max(len(points) for points, _ in rules)

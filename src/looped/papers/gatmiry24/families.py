@@ -1,7 +1,5 @@
 """Models trained as families, and their losses by depth or by the width of test windows, beside the best weights'."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

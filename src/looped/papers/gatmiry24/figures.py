@@ -1,14 +1,12 @@
 """Figure 1: loss against layers and loops. Figure 2: trained on k covariances, tested on windows around them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 from looped.papers.gatmiry24.covariances import Covariance, Exact, Sampled
 from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
 from looped.papers.gatmiry24.training import EXACT, KINDS, SAMPLED, Kind, Training, mixture, spread
-from looped.studies import Cell, Learned, Panels, Study, along, at, claim, last, loops_to, worst
+from looped.studies import Cell, Learned, Panels, Study, along, at, claim, curve, last, loops_to, worst
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
 
@@ -22,13 +20,8 @@ SETUPS: dict[str, dict[str, tuple[Covariance, Training]]] = {
     "paper": {"exact": (Exact(), EXACT["paper"]), "sampled": (Sampled(), SAMPLED["paper"])},
 }
 """Scale -> setting -> covariances and training."""
-DEPTH_SETUPS = {
-    **SETUPS,
-    "cpu": {
-        **SETUPS["cpu"],
-        "sampled": (Sampled(batch=1500, every=2, tests=4096), replace(SAMPLED["cpu"], steps=800)),
-    },
-}
+SMALLER = (Sampled(batch=1500, every=2, tests=4096), replace(SAMPLED["cpu"], steps=800))
+DEPTH_SETUPS = {**SETUPS, "cpu": {**SETUPS["cpu"], "sampled": SMALLER}}
 """The same for Figure 1."""
 KAPPAS = {"smoke": (2, 8), "cpu": (2, 4, 8), "paper": (2, 4, 8)}
 DEPTHS = {"smoke": (1, 2), "cpu": (1, 2, 3, 4, 6, 8), "paper": (1, 2, 3, 4, 6, 8)}
@@ -102,11 +95,11 @@ FIG1A = Study(
     claims=tuple(more_with_kappa("multilayer", "layers", setting) for setting in SETTINGS),
 )
 
-FIG1B = Study(
+FIG1B = replace(
+    FIG1A,
     name="gatmiry24.fig1b",
     title="Test loss against loops for three ranges of covariances, looped",
     cells=by_depth,
-    measure=lambda scale: LossCurves(seeds=2),
     panels=replace(
         FIG1_PANELS,
         axis=log_loss("loops L, or layers"),
@@ -114,7 +107,6 @@ FIG1B = Study(
         only={"model": ("looped", "multilayer", BEST["looped"])},
         line="{model}, κ = {kappa}",
     ),
-    learned=Learned(of="loss"),
     claims=(
         *(more_with_kappa("looped", "loops", setting) for setting in SETTINGS),
         *(
@@ -145,11 +137,6 @@ DEPTH = {"smoke": 2, "cpu": 8, "paper": 8}
 WIDEST = 0.5
 """Half the width of the widest test windows."""
 HALVES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, WIDEST)
-WINDOW_LOSSES = {
-    "smoke": LossCurves(seeds=2, halves=(0.0, 0.25, WIDEST)),
-    "cpu": LossCurves(seeds=3, halves=HALVES),
-    "paper": LossCurves(seeds=3, halves=HALVES),
-}
 
 
 def by_window(scale: str) -> dict[Cell, Models]:
@@ -166,7 +153,8 @@ def by_window(scale: str) -> dict[Cell, Models]:
 
 def growth(**labels: Any) -> Quantity:
     """The loss on the widest windows over that on none."""
-    return at(WIDEST, "loss", **labels) / at(0.0, "loss", **labels)
+    loss = curve("loss", **labels)
+    return (loss.at(WIDEST) / loss.at(0.0)).called(f"growth to w = {WIDEST:g} of {loss}")
 
 
 def growth_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
@@ -183,7 +171,9 @@ FIG2 = Study(
     name="gatmiry24.fig2",
     title="Test loss against the width of windows around k training covariances, looped and multilayer",
     cells=by_window,
-    measure=WINDOW_LOSSES.__getitem__,
+    measure=lambda scale: (
+        LossCurves(seeds=2, halves=(0.0, 0.25, WIDEST)) if scale == "smoke" else LossCurves(seeds=3, halves=HALVES)
+    ),
     panels=Panels(
         y="loss",
         axis=log_loss("half-width w", places=False),

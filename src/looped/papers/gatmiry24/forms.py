@@ -5,8 +5,6 @@ paper, the same with ReLU attention, unrestricted attention, and anisotropic cov
 their covariance, XX'/n = Sigma: with so few Gaussian examples the sampling noise hides windows of this width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

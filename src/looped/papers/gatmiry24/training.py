@@ -5,8 +5,6 @@ Training at `paper` scale takes the optimiser of the program that the paper buil
 lower, Adam's second moment forgets more slowly, and only outliers are clipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal

@@ -6,8 +6,6 @@ program's curriculum). `cpu` is a smaller model that learns in minutes on two co
 only that the machinery works.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 
@@ -75,7 +73,6 @@ def sparse_longer(scale: Scale = "cpu") -> Experiment:
 def tied(scale: Scale = "cpu") -> Experiment:
     """Weight tying: the block looped with no prompt injected, so that all loops carry gradient (Fig. 3)."""
     base = linear(scale)
-    assert isinstance(base.model, DecoderConfig)
     # all loops carry gradient, so on a GPU every number of loops would need a graph of its own
     depth = None if scale == "paper" else base.train.depth
     model, train = replace(base.model, inject="none"), replace(base.train, grad=None, depth=depth)
@@ -128,7 +125,6 @@ def relu_network_12_layers(scale: Scale = "cpu") -> Experiment:
 
 def _unlooped(base: Experiment, scale: Scale) -> Experiment:
     """The same experiment with layers that have their own weights, in place of loops; `cpu` needs half the rates."""
-    assert isinstance(base.model, DecoderConfig)
     layers = {"smoke": 2, "cpu": 8, "paper": 12}[scale]
     rates = {"learning_rate": 3e-3, "muon_learning_rate": 0.01} if scale == "cpu" else {}
     return replace(

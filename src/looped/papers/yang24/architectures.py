@@ -4,8 +4,6 @@ On two cores at `cpu` scale Figures 7 and 11 take about five minutes each. Figur
 Figure 2, two minutes after their training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from looped.evaluation.probes import probe
@@ -13,8 +11,8 @@ from looped.experiment import Experiment
 from looped.models.base import LoopedModel
 from looped.papers.yang24 import Scale, linear, linear_12_layers, sparse, sparse_12_layers
 from looped.papers.yang24.loops import fixed_point_models
-from looped.papers.yang24.trainings import around
-from looped.papers.yang24.variants import LOOPED, TWO_SEEDS, UNLOOPED, cheap, layers
+from looped.papers.yang24.trainings import around, shaped
+from looped.papers.yang24.variants import LOOPED, TWO_SEEDS, UNLOOPED, cheap
 from looped.studies import Axis, Cell, Curves, Learned, Panels, Study, Table, claim
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
@@ -44,16 +42,12 @@ def sizes(scale: Scale) -> Cells:
     looped, unlooped = linear(scale), linear_12_layers(scale)
     looped = cheap(around(looped, 30, 15) if scale == "paper" else looped, scale, steps=150)
     unlooped, tried = cheap(unlooped, scale, steps=150), SIZES[scale]
-
-    def vary(**fields: int) -> Experiment:
-        return replace(looped, model=replace(looped.model, **fields))
-
     return {
         Cell(model=LOOPED, L=1): looped,
-        **{Cell(model=LOOPED, kind="layers", L=count): layers(looped, count) for count in tried["looped"]},
-        **{Cell(model=UNLOOPED, kind="layers", L=count): layers(unlooped, count) for count in tried["unlooped"]},
-        **{Cell(kind="width", D=width): vary(width=width) for width in tried["width"]},
-        **{Cell(kind="heads", h=heads): vary(heads=heads) for heads in tried["heads"]},
+        **{Cell(model=LOOPED, kind="layers", L=count): shaped(looped, layers=count) for count in tried["looped"]},
+        **{Cell(model=UNLOOPED, kind="layers", L=count): shaped(unlooped, layers=count) for count in tried["unlooped"]},
+        **{Cell(kind="width", D=width): shaped(looped, width=width) for width in tried["width"]},
+        **{Cell(kind="heads", h=heads): shaped(looped, heads=heads) for heads in tried["heads"]},
     }
 
 

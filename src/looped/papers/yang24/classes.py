@@ -3,8 +3,6 @@
 At `cpu` scale a panel trains two models of three seeds, 1000 steps each, about ten minutes on two cores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,15 +18,7 @@ from looped.baselines.trees import boosted, greedy_tree
 from looped.evaluation.cache import cached
 from looped.evaluation.errors import Baseline
 from looped.experiment import Experiment
-from looped.papers.yang24 import (
-    Scale,
-    relu_network,
-    relu_network_12_layers,
-    sparse_12_layers_longer,
-    sparse_longer,
-    tree,
-    tree_12_layers,
-)
+from looped.papers import yang24
 from looped.papers.yang24.trainings import training
 from looped.papers.yang24.variants import EVALUATION, LEAST_SQUARES, LOOPED, MATCHES, SHORT, UNLOOPED, evaluation
 from looped.studies import Cell, Context, Curves, Learned, Panels, Published, Study, Table, claim
@@ -59,11 +49,12 @@ class CachedBaselines(Curves):
     def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
         """All baselines of the one task."""
         experiment = next(iter(cells.values()))
+        assert self.baselines is not None
 
         def report(what: str, done: float) -> None:
             context.progress(what, 1 - (1 - TRAINING_SHARE) * 0.1 * (1 - done))
 
-        for name, baseline in (self.baselines or sparse_baselines)(experiment.task).items():
+        for name, baseline in self.baselines(experiment.task).items():
             answer = cached(name, baseline, context.runs / "baselines", progress=report)
             errors = self.errors(answer, experiment, prompts=self.baseline_prompts, dtype=torch.float64)
             self.add_errors(table, {"model": name}, errors, experiment.task)
@@ -110,32 +101,15 @@ class NetworkBaselines:
         return {LEAST_SQUARES: least_squares, NEIGHBOURS: nearest, "2-layer network, Adam": network}
 
 
-def pair(recipe: Callable[[Scale], Experiment], other: Callable[[Scale], Experiment]) -> Callable[[Scale], Cells]:
+Recipe = Callable[[yang24.Scale], Experiment]
+
+
+def pair(looped: Recipe, unlooped: Recipe) -> Callable[[yang24.Scale], Cells]:
     """Scale -> the looped and the unlooped model."""
     return lambda scale: {
-        Cell(model=LOOPED): training(recipe(scale), **SHORT[scale]),
-        Cell(model=UNLOOPED): training(other(scale), **SHORT[scale]),
+        Cell(model=LOOPED): training(looped(scale), **SHORT[scale]),
+        Cell(model=UNLOOPED): training(unlooped(scale), **SHORT[scale]),
     }
-
-
-def sparse_evaluation(scale: Scale) -> CachedBaselines:
-    """Figure 10a: models and baselines on as many prompts."""
-    prompts = EVALUATION[scale].prompts
-    return evaluation(scale, CachedBaselines, baselines=sparse_baselines, baseline_prompts=prompts)
-
-
-def tree_evaluation(scale: Scale) -> CachedBaselines:
-    """Figure 10b: looped models after at most 200 loops."""
-    baselines = TreeBaselines(at=FITTED_AT[scale], trees=2 if scale == "smoke" else 50)
-    loops = min(200, EVALUATION[scale].loops)
-    prompts = FITTED_PROMPTS[scale]
-    return evaluation(scale, CachedBaselines, baselines=baselines, baseline_prompts=prompts, loops=loops)
-
-
-def network_evaluation(scale: Scale) -> CachedBaselines:
-    """Figure 10c."""
-    baselines = NetworkBaselines(at=FITTED_AT[scale], steps=5 if scale == "smoke" else 1000)
-    return evaluation(scale, CachedBaselines, baselines=baselines, baseline_prompts=FITTED_PROMPTS[scale])
 
 
 def matches(what: str, *published: Published) -> Claim:
@@ -147,8 +121,10 @@ def matches(what: str, *published: Published) -> Claim:
 FIG10A = Study(
     name="yang24.fig10a",
     title="Sparse linear regression: error by examples against 12 layers, least squares, averaging and Lasso",
-    cells=pair(sparse_longer, sparse_12_layers_longer),
-    measure=sparse_evaluation,
+    cells=pair(yang24.sparse_longer, yang24.sparse_12_layers_longer),
+    measure=lambda scale: evaluation(
+        scale, CachedBaselines, baselines=sparse_baselines, baseline_prompts=EVALUATION[scale].prompts
+    ),
     panels=Panels(y="by_examples", cut_references=True, width=5.0, height=3.2, legend_columns=3),
     learned=Learned(),
     claims=(
@@ -179,8 +155,14 @@ FIG10B = replace(
     FIG10A,
     name="yang24.fig10b",
     title="Decision trees: error by examples against 12 layers, nearest neighbours, greedy trees and XGBoost",
-    cells=pair(tree, tree_12_layers),
-    measure=tree_evaluation,
+    cells=pair(yang24.tree, yang24.tree_12_layers),
+    measure=lambda scale: evaluation(
+        scale,
+        CachedBaselines,
+        baselines=TreeBaselines(at=FITTED_AT[scale], trees=2 if scale == "smoke" else 50),
+        baseline_prompts=FITTED_PROMPTS[scale],
+        loops=min(200, EVALUATION[scale].loops),
+    ),
     claims=(matches("decision trees"),),
 )
 
@@ -188,8 +170,13 @@ FIG10C = replace(
     FIG10A,
     name="yang24.fig10c",
     title="2-layer ReLU networks: error by examples against 12 layers, least squares, neighbours and a trained network",
-    cells=pair(relu_network, relu_network_12_layers),
-    measure=network_evaluation,
+    cells=pair(yang24.relu_network, yang24.relu_network_12_layers),
+    measure=lambda scale: evaluation(
+        scale,
+        CachedBaselines,
+        baselines=NetworkBaselines(at=FITTED_AT[scale], steps=5 if scale == "smoke" else 1000),
+        baseline_prompts=FITTED_PROMPTS[scale],
+    ),
     claims=(
         matches(
             "ReLU networks",

@@ -4,40 +4,35 @@ On two cores at `cpu` scale Figure 2 takes about ten minutes, the others three t
 trainings of 12 and 13.
 """
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from looped.experiment import Experiment
 from looped.functional.schedules import Ramp, RandomDepth
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import Scale, linear, linear_12_layers, tied
+from looped.papers.yang24 import Scale, linear, linear_12_layers, relu_network, sparse, tied, tree
 from looped.papers.yang24.trainings import around
 from looped.papers.yang24.variants import (
-    DIVERGED,
     EVALUATION,
     FLAT,
     LEAST_SQUARES,
-    LINEAR,
     LOOPED,
     MATCHES,
-    RECIPES,
-    RELU,
-    SPARSE,
-    TREE,
     UNLOOPED,
     ClassCurves,
     cheap,
     only_least_squares,
     with_loops,
 )
-from looped.studies import Cell, Curves, Learned, Panels, Published, Study, claim
+from looped.studies import Cell, Learned, Panels, Published, Study, claim
 from looped.studies.claims import Claim
 from looped.studies.quantities import area, at, curve, drift, gap, last, loops_to, worst
 from looped.studies.study import Cells
 from looped.tasks.regression import LinearRegression
 
+LINEAR, SPARSE, TREE, RELU = "linear regression", "sparse linear regression", "decision tree", "2-layer ReLU network"
+RECIPES: dict[str, Callable[..., Experiment]] = {LINEAR: linear, SPARSE: sparse, TREE: tree, RELU: relu_network}
+"""The looped model of each function class."""
 TIED = "weight tying"
 SCHEDULED, AT_ONCE = "with scheduling", "without scheduling"
 B: dict[str, list[int]] = {"smoke": [2, 4], "cpu": [4, 8, 12], "paper": [12, 20, 30, 40, 50]}
@@ -46,6 +41,8 @@ TREE_B = {**B, "paper": [12, 50, 70, 100]}
 T = {"smoke": [1, 2], "cpu": [2, 4], "paper": [5, 10, 15]}
 MIDDLE_T = {"smoke": [2], "cpu": [4], "paper": [10]}
 """The window of Figure 9."""
+DIVERGED = 2.0
+"""The same ratio from which on a model counts as diverging."""
 GRID_EVALUATION = {
     "smoke": ClassCurves(prompts=8, loops=8, tree_loops=8),
     "cpu": ClassCurves(seeds=(3, 4, 5), prompts=256, loops=48, tree_loops=48),
@@ -58,11 +55,6 @@ SCHEDULE_EVALUATION = {
 }
 PAPER_B_T = {LINEAR: (20, 15), SPARSE: (20, 10), TREE: (70, 15), RELU: (12, 5)}
 """b and T of each function class in Figure 17."""
-
-
-def beside_least_squares(scale: Scale) -> Curves:
-    """Models, and least squares on the same prompts."""
-    return replace(EVALUATION[scale], baselines=only_least_squares)
 
 
 def fixed_point_models(scale: Scale) -> dict[Cell, Experiment]:
@@ -142,7 +134,7 @@ FIG2 = Study(
     name="yang24.fig2",
     title="Linear regression: a fixed point beyond the trained loops, and error by examples against 12 layers",
     cells=fixed_point_models,
-    measure=beside_least_squares,
+    measure=lambda scale: replace(EVALUATION[scale], baselines=only_least_squares),
     panels=(
         Panels(y="by_loops", only={"model": LOOPED}, mark_trained=True, most=100, width=3.4),
         Panels(y="by_examples", top=1.5),

@@ -5,8 +5,6 @@ functions), the scaler, and which class is called 1 (see `looped.tasks.tables`).
 examples of each prompt; its strength of regularisation is chosen on the nine training tables, never on the tenth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

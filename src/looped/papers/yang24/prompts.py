@@ -5,14 +5,11 @@ The error is that of the query after k = 2d examples. Of several learning rates 
 two cores at `cpu` scale Figure 5, in two dimensions, takes about ten minutes; Figure 14 adds as long again for three.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from looped.experiment import Experiment, Muon, OptimizerConfig
-from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers
 from looped.papers.yang24.trainings import as_published, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED, evaluation, with_loops
@@ -32,14 +29,12 @@ FEWER = 0.9
 """Looped over unlooped error, as a geometric mean over numbers of prompts, that counts as better."""
 CPU_STEPS = {2: 2500, 3: 1500}
 """By dimension."""
-SMOKE_RATES, CPU_RATES = (5e-3,), (5e-3, 2.5e-3)
-"""The recipes' own, for what Muon leaves to Adam."""
 RATES: dict[str, dict[int, Sequence[float]]] = {
-    "smoke": {2: SMOKE_RATES, 3: SMOKE_RATES},
-    "cpu": {2: CPU_RATES, 3: CPU_RATES},
+    "smoke": {2: (5e-3,), 3: (5e-3,)},
+    "cpu": {2: (5e-3, 2.5e-3), 3: (5e-3, 2.5e-3)},
     "paper": {5: (1e-4,), 10: (1e-5, 1e-4), 20: (1e-5, 1e-4, 1e-3)},
 }
-"""Scale -> dimension -> learning rates that are tried."""
+"""Scale -> dimension -> learning rates that are tried, for what Muon leaves to Adam."""
 
 
 def few_prompts(scale: Scale, dims: Sequence[int]) -> Cells:
@@ -60,18 +55,14 @@ def bases(scale: Scale, d: int) -> dict[str, Experiment]:
     looped, unlooped = linear(scale), linear_12_layers(scale)
     if scale == "paper":
         looped, unlooped = with_loops(as_published(looped), 30, 15, every=None), as_published(unlooped)
+    # at `cpu` scale narrow and long: one layer cannot learn this many prompts by heart, eight can
+    width = {"width": 16} if scale == "cpu" else {}
+    short = {"steps": CPU_STEPS.get(d), "batch": 32, "checkpoint_every": 500}
+    steps = {"smoke": {"steps": 6}, "cpu": short, "paper": {}}[scale]
     experiments = {}
     for model, base in ((UNLOOPED, unlooped), (LOOPED, looped)):
-        assert isinstance(base.model, DecoderConfig)
-        # at `cpu` scale narrow and long: one layer cannot learn this many prompts by heart, eight can
-        width = 16 if scale == "cpu" else base.model.width
-        sized = replace(base, task=LinearRegression(d=d), model=replace(base.model, d=d, width=width))
-        experiments[model] = training(sized, points=2 * d + 1, dims=None, active_points=None)
-    if scale == "smoke":
-        return {model: training(base, steps=6) for model, base in experiments.items()}
-    if scale == "cpu":
-        short = {"steps": CPU_STEPS[d], "batch": 32, "checkpoint_every": 500}
-        return {model: training(base, **short) for model, base in experiments.items()}
+        sized = replace(base, task=LinearRegression(d=d), model=replace(base.model, d=d, **width))
+        experiments[model] = training(sized, points=2 * d + 1, dims=None, active_points=None, **steps)
     return experiments
 
 
@@ -96,7 +87,7 @@ class BestRates(Curves):
         table = Table()
         for labels in dict.fromkeys(Cell(model=cell["model"], d=cell["d"]) for cell in cells):
             trained = measured.where(**labels)
-            pools = trained.labels("n")
+            pools = [int(n) for n in trained.labels("n")]
             chosen = [best_rate(trained.where(n=pool)) for pool in pools]
             for index, seed in enumerate(self.seeds):
                 runs = [members[index] for members in chosen]

@@ -3,15 +3,13 @@
 21 minutes on one H200, its passes in bfloat16. At smaller scales the published numbers say nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from looped.papers.yang24 import Scale, linear_published
 from looped.papers.yang24.trainings import training
 from looped.papers.yang24.variants import EVALUATION, FLAT, LOOPED, evaluation, only_least_squares
 from looped.studies import Axis, Cell, Context, Curves, Panels, Published, Study, Table, claim
-from looped.studies.checks import Check
+from looped.studies.claims import Claim
 from looped.studies.measures import trained
 from looped.studies.quantities import at, drift, within_factor
 from looped.studies.study import Cells
@@ -56,31 +54,24 @@ class Checkpoints(Curves):
         return table
 
 
-def measure(scale: Scale) -> Checkpoints:
-    """As other figures at this scale, but one seed, and by examples after the trained loops."""
-    seed = EVALUATION[scale].seeds[:1]
-    return evaluation(scale, Checkpoints, seeds=seed, at_trained_loops=True, baselines=only_least_squares)
-
-
-def reproduces(weights: str) -> Check:
-    """The errors of these weights are near those in the authors' logs, at 20 and 40 examples."""
-    few, many = at(20, weights=weights) / 0.0242, at(40, weights=weights) / 7.8e-4
-    return within_factor(many, WITHIN) & within_factor(few, WITHIN)
-
-
-def in_logs(weights: str) -> tuple[Published, ...]:
-    """The numbers in the authors' logs beside ours."""
-    return (
-        Published(what="k = 20", number=".0242", ours=at(20, weights=weights)),
-        Published(what="k = 40", number="7.8e-4", ours=at(40, weights=weights)),
+def reproduces(name: str, weights: str, statement: str, remark: str = "") -> Claim:
+    """The claim that the errors of these weights are near those in the authors' logs, at 20 and 40 examples."""
+    few, many = at(20, weights=weights), at(40, weights=weights)
+    published = (
+        Published(what="k = 20", number=".0242", ours=few),
+        Published(what="k = 40", number="7.8e-4", ours=many),
     )
+    check = within_factor(many / 7.8e-4, WITHIN) & within_factor(few / 0.0242, WITHIN)
+    return claim(name, statement, check, published=published, remark=remark)
 
 
 PUBLISHED = Study(
     name="yang24.published",
     title="The paper's own training in full: logged error by steps, error by examples and by loops",
     cells=in_full,
-    measure=measure,
+    measure=lambda scale: evaluation(
+        scale, Checkpoints, seeds=EVALUATION[scale].seeds[:1], at_trained_loops=True, baselines=only_least_squares
+    ),
     panels=(
         Panels(
             y="logged_error",
@@ -91,19 +82,13 @@ PUBLISHED = Study(
         Panels(y="by_loops", only={"weights": BEST}, mark_trained=True),
     ),
     claims=(
-        claim(
+        reproduces(
             "end",
+            END,
             "Adam at 1e-4 with batch 64 gives the published errors after 500k steps (Section 5.1, logs).",
-            reproduces(END),
-            published=in_logs(END),
-            remark="a training that loses late what it has learned shows it in its logged error",
+            "a training that loses late what it has learned shows it in its logged error",
         ),
-        claim(
-            "best",
-            "The same training gives the published errors at its best (Section 5.1, logs).",
-            reproduces(BEST),
-            published=in_logs(BEST),
-        ),
+        reproduces("best", BEST, "The same training gives the published errors at its best (Section 5.1, logs)."),
         claim(
             "fixed_point",
             "A model trained so has a stable fixed point beyond the trained loops (Figure 2, left).",

@@ -1,7 +1,5 @@
 """How yang24's models are trained: our recipes by scale, and the paper's own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -47,6 +45,11 @@ SMOKE = replace(
 def training(experiment: Experiment, **fields: Any) -> Experiment:
     """The experiment with other training fields."""
     return replace(experiment, train=replace(experiment.train, **fields))
+
+
+def shaped(experiment: Experiment, **fields: Any) -> Experiment:
+    """The experiment with other fields of the model."""
+    return replace(experiment, model=replace(experiment.model, **fields))
 
 
 def as_published(base: Experiment, *, steps: int = 500_000) -> Experiment:

@@ -1,8 +1,5 @@
 """What yang24's figures share: names, how models are evaluated at each scale, and experiments with other loops."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -10,8 +7,6 @@ from looped.baselines.linear import least_squares
 from looped.evaluation.errors import Baseline
 from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
-from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import linear, relu_network, sparse, tree
 from looped.papers.yang24.trainings import training
 from looped.studies import Curves
 from looped.tasks.task import Task
@@ -21,13 +16,8 @@ C = TypeVar("C", bound=Curves)
 LOOPED, UNLOOPED = "looped transformer", "transformer"
 """The two models that most figures compare."""
 LEAST_SQUARES = "least squares"
-LINEAR, SPARSE, TREE, RELU = "linear regression", "sparse linear regression", "decision tree", "2-layer ReLU network"
-RECIPES: dict[str, Callable[..., Experiment]] = {LINEAR: linear, SPARSE: sparse, TREE: tree, RELU: relu_network}
-"""The looped model of each function class."""
 FLAT = 1.5
 """Error far past the trained loops over the error at them that still counts as a fixed point."""
-DIVERGED = 2.0
-"""The same ratio from which on a model counts as diverging."""
 MATCHES = 0.05
 """Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
 EVALUATION = {
@@ -67,12 +57,6 @@ def only_least_squares(task: Task) -> dict[str, Baseline]:
 def cheap(experiment: Experiment, scale: str, *, steps: int) -> Experiment:
     """The experiment as figures of many trainings have it: at `cpu` scale `steps` steps of 32 prompts."""
     return training(experiment, **{**SHORT, "cpu": {"steps": steps, "batch": 32}}[scale])
-
-
-def layers(experiment: Experiment, count: int) -> Experiment:
-    """The experiment with `count` layers in each loop."""
-    assert isinstance(experiment.model, DecoderConfig)
-    return replace(experiment, model=replace(experiment.model, layers=count))
 
 
 def with_loops(experiment: Experiment, loops: int, window: int, *, every: int | None) -> Experiment:

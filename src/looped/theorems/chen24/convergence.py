@@ -1,7 +1,5 @@
 """How fast the error falls: Lemmas 4.3, 5.3 and 5.5, Theorems 4.4 and 5.8, and the earlier bound, Theorem 4.5."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch
@@ -24,12 +22,8 @@ def lem4_3() -> Iterator[Finding]:
     rates = 1 / prompts.highest[:, None]
     measured = prompts.error(prompts.answer(rates, loops))
     bound = prompts.alpha.abs() * (prompts.descend(rates, loops)[1:] - prompts.theta).norm(dim=-1)
-    yield bounded(
-        measured,
-        bound,
-        instance=f"d=6, n=24, T = 1..{loops}, 200 prompts (seed 0), eta = 1/L, q != 0",
-        plot=bound_plot("T", range(1, loops + 1), "mean error", measured.mean(-1), bound.mean(-1)),
-    )
+    plot = bound_plot("T", range(1, loops + 1), "mean error", measured.mean(-1), bound.mean(-1))
+    yield bounded(measured, bound, f"d=6, n=24, T = 1..{loops}, 200 prompts (seed 0), eta = 1/L, q != 0", plot)
 
 
 @theorem("chen24.thm4.4", "|<TF, theta*> - alpha| <= |alpha| exp(-T / 2 kappa) with q = 0 and eta = 1/L.")
@@ -42,23 +36,15 @@ def thm4_4() -> Iterator[Finding]:
     bound = prompts.alpha.abs() * torch.exp(-steps / (2 * kappa))
     errors = {factor: prompts.error(prompts.answer(factor / prompts.highest[:, None], loops)) for factor in factors}
     setting = f"d=4, n=24, T = 1..{loops}, 100 prompts (seed 1), kappa {kappa.min():.1f} to {kappa.max():.1f}"
-    yield bounded(
-        torch.stack([errors[factor] for factor in factors if factor != 1]),
-        bound,
-        form="as printed",
-        statement="|<TF, theta*> - alpha| <= |alpha| exp(-T / 2 kappa) with q = 0, for any eta^(t) > 0.",
-        instance=f"{setting}, eta = 0.1/L, 1.9/L, 2.5/L",
-        plot=_first_prompt(bound, errors[2.5], {f"eta = {factor}/L": errors[factor] for factor in (0.1, 1.9)}),
-    )
+    printed = torch.stack([errors[factor] for factor in factors if factor != 1])
+    plot = _first_prompt(bound, errors[2.5], {f"eta = {factor}/L": errors[factor] for factor in (0.1, 1.9)})
+    statement = "|<TF, theta*> - alpha| <= |alpha| exp(-T / 2 kappa) with q = 0, for any eta^(t) > 0."
+    yield bounded(printed, bound, f"{setting}, eta = 0.1/L, 1.9/L, 2.5/L", plot).stated("as printed", statement)
     above = bound**2 > FLOOR
     tighter = prompts.alpha.abs() * (1 - 1 / kappa) ** steps
-    yield bounded(
-        errors[1.0][above],
-        bound[above],
-        form="as corrected",
-        instance=f"{setting}, eta = 1/L; where the bound is above rounding",
-        plot=_first_prompt(bound, errors[1.0], {"(1 - 1/kappa)^T, which also holds": tighter}),
-    )
+    plot = _first_prompt(bound, errors[1.0], {"(1 - 1/kappa)^T, which also holds": tighter})
+    instance = f"{setting}, eta = 1/L; where the bound is above rounding"
+    yield bounded(errors[1.0][above], bound[above], instance, plot).stated("as corrected")
 
 
 @theorem("chen24.thm4.5", "If 8Td^2 4^T <= sqrt(n), the best loop's regression error is <= 8Td^2 4^T / sqrt(n).")
@@ -75,14 +61,12 @@ def thm4_5() -> Iterator[Finding]:
         squares = ((learned - w) * query).sum(-1).square()
         measured.append(squares.mean() + 3 * squares.std() / len(squares) ** 0.5)
         bounds.append(8 * loops * d**2 * 4**loops / n**0.5)
-    yield bounded(
-        torch.stack(measured),
-        torch.tensor(bounds),
-        instance=f"(d, T) in {cases} with the smallest n allowed, 1024 to 65536; x, w ~ N(0, I); the loop with A = I "
-        "(gradient descent: gatmiry24.thm5), which is no better than the best loop; mean of 64 prompts plus 3 standard "
-        "errors",
-        plot=bound_plot("case", range(1, 4), "squared error", torch.stack(measured), bounds),
+    instance = (
+        f"(d, T) in {cases} with the smallest n allowed, 1024 to 65536; x, w ~ N(0, I); the loop with A = I (gradient "
+        "descent: gatmiry24.thm5), which is no better than the best loop; mean of 64 prompts plus 3 standard errors"
     )
+    plot = bound_plot("case", range(1, 4), "squared error", torch.stack(measured), bounds)
+    yield bounded(torch.stack(measured), torch.tensor(bounds), instance, plot)
     loops, n, d = 20, 128, 4
     prompts = draw_prompts(100, n, d, 5)
     errors = prompts.error(prompts.answer(1 / prompts.highest[:, None], loops))
@@ -92,11 +76,13 @@ def thm4_5() -> Iterator[Finding]:
     yield bounded(
         errors[1:] / errors[:-1],
         torch.exp(-1 / (2 * prompts.kappa)),
-        statement="One more loop multiplies the error, like Theorem 4.4's bound, by at most exp(-1 / 2 kappa); it "
-        "multiplies the bound of Theorem 4.5 by more than 4.",
-        instance=f"d={d}, n={n}, T = 1..{loops}, 100 prompts (seed 5), eta = 1/L; Theorem 4.5 would need n >= "
+        f"d={d}, n={n}, T = 1..{loops}, 100 prompts (seed 5), eta = 1/L; Theorem 4.5 would need n >= "
         f"{int((8 * d**2 * 4) ** 2)} at T = 1 and {(8.0 * loops * d**2 * 4**loops) ** 2:.0e} at T = {loops}",
-        plot=_first_prompt(new, errors, {"bound of Theorem 4.5": earlier}),
+        _first_prompt(new, errors, {"bound of Theorem 4.5": earlier}),
+    ).stated(
+        "as stated",
+        "One more loop multiplies the error, like Theorem 4.4's bound, by at most exp(-1 / 2 kappa); it multiplies "
+        "the bound of Theorem 4.5 by more than 4.",
     )
 
 
@@ -112,13 +98,9 @@ def lem5_3() -> Iterator[Finding]:
         ratios.append(change.norm(dim=-1) / offset.norm(dim=-1) / prompts.highest)
         offset = change / change.norm(dim=-1, keepdim=True)
     measured = torch.stack(ratios)
-    yield Finding(
-        measured=float((measured.amax(0) - 1).abs().max()),
-        bound=EXACT,
-        tolerance=True,
-        instance=f"d=5, n=24, 20 losses (seed 2), {rounds} pairs each by power iteration: |largest ratio / L - 1|",
-        plot=bound_plot("pair", range(1, rounds + 1), "ratio over L", measured.amax(-1), 1.0, log_x=True, log_y=False),
-    )
+    instance = f"d=5, n=24, 20 losses (seed 2), {rounds} pairs each by power iteration: |largest ratio / L - 1|"
+    plot = bound_plot("pair", range(1, rounds + 1), "ratio over L", measured.amax(-1), 1.0, log_x=True, log_y=False)
+    yield Finding(float((measured.amax(0) - 1).abs().max()), EXACT, instance, plot, tolerance=True)
 
 
 @theorem("chen24.lem5.5", "1/2 |y - X theta|^2 is strongly convex with constant mu = lambda_min(X'X), and no more.")
@@ -137,13 +119,9 @@ def lem5_5() -> Iterator[Finding]:
         above = weight * loss(left) + (1 - weight) * loss(right) - loss(middle)
         gaps.append(2 * above / (weight * (1 - weight) * (left - right).square().sum(-1)) / prompts.lowest)
     measured = torch.stack(gaps)
-    yield Finding(
-        measured=float((measured.amin(0) - 1).abs().max()),
-        bound=EXACT,
-        tolerance=True,
-        instance=f"d=5, n=24, 20 losses (seed 4), {num_pairs} pairs and weights each: |smallest gap / mu - 1|",
-        plot=bound_plot("pair", range(1, num_pairs + 1), "gap over mu", measured.amin(-1), 1.0),
-    )
+    instance = f"d=5, n=24, 20 losses (seed 4), {num_pairs} pairs and weights each: |smallest gap / mu - 1|"
+    plot = bound_plot("pair", range(1, num_pairs + 1), "gap over mu", measured.amin(-1), 1.0)
+    yield Finding(float((measured.amin(0) - 1).abs().max()), EXACT, instance, plot, tolerance=True)
 
 
 @theorem("chen24.thm5.8", "|theta^(T) - theta*|^2 <= exp(-T / kappa) R^2 with eta = 1/L, R = |theta^(0) - theta*|.")
@@ -163,12 +141,12 @@ def thm5_8() -> Iterator[Finding]:
         kappas.append(f"{kappa.mean():.2f}")
         if plot is None:
             plot = _first_prompt(bound, squares, {"(1 - 1/kappa)^2T": (1 - 1 / kappa) ** (2 * steps)})
-    yield bounded(
-        *torch.tensor(worst_pairs).T,
-        instance=f"d=4, n = 16, 32, 64, 128, T = 1..{loops} while the bound is above {FLOOR:g}, {trials} trials each "
-        f"(seeds 10-13), in units of R^2; mean kappa {', '.join(kappas)} (paper: 4.57, 3.13, 2.07, 1.62)",
-        plot=plot,
+    instance = (
+        f"d=4, n = 16, 32, 64, 128, T = 1..{loops} while the bound is above {FLOOR:g}, {trials} trials each "
+        f"(seeds 10-13), in units of R^2; mean kappa {', '.join(kappas)} (paper: 4.57, 3.13, 2.07, 1.62)"
     )
+    measured, bounds = torch.tensor(worst_pairs).T
+    yield bounded(measured, bounds, instance, plot)
 
 
 def _first_prompt(bound: Tensor, measured: Tensor, others: dict[str, Tensor]) -> Plot:

@@ -1,7 +1,5 @@
 """What one layer and a loop compute exactly: Lemma 4.1, Theorem 4.2."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch
@@ -29,9 +27,7 @@ def lem4_1() -> Iterator[Finding]:
         from_labels = torch.einsum("bn,bnd->bd", ys, prompts.xs) * prompts.alpha[:, None]
         expected[:, -1, :d] = torch.einsum("bd,bnd,bne->be", prompts.query, prompts.xs, prompts.xs) + from_labels
         errors.append(relative_difference(attention, expected))
-    yield exact(
-        errors, instance=f"(n, d) in {sizes}, 20 prompts each (seeds 0-4), any y, q != 0; largest relative difference"
-    )
+    yield exact(errors, f"(n, d) in {sizes}, 20 prompts each (seeds 0-4), any y, q != 0; largest relative difference")
 
 
 @theorem("chen24.thm4.2", "TF(Z; Q, P) = alpha theta^(T), theta by gradient descent from -q / alpha.")
@@ -46,8 +42,5 @@ def thm4_2() -> Iterator[Finding]:
         expected = prompts.alpha[:, None] * prompts.descend(rates, loops)[1:]
         difference = (prompts.answer(rates, loops) - expected).norm(dim=-1) / expected.norm(dim=-1)
         errors.append(difference.amax(-1))
-    yield exact(
-        torch.stack(errors).amax(0),
-        x_label="T",
-        instance=f"(n, d) in {sizes}, T = 1..{loops}, 10 prompts each (seeds 0-3), eta^(t) in [0.5, 1.5]/L, noisy y",
-    )
+    instance = f"(n, d) in {sizes}, T = 1..{loops}, 10 prompts each (seeds 0-3), eta^(t) in [0.5, 1.5]/L, noisy y"
+    yield exact(torch.stack(errors).amax(0), instance, x_label="T")

@@ -1,7 +1,5 @@
 """Prompts of vector generation: examples (x_i, y_i) and the query (q, alpha)."""
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

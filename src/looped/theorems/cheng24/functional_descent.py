@@ -1,7 +1,5 @@
 """Functional gradient descent, exactly and in the limit: Propositions 3.1, 3.4 and D.1, Section 3.1.2."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 
@@ -17,7 +15,7 @@ from looped.functional.descent import functional_descent
 from looped.functional.kernels import Kernel
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess, MixedProcess, Part
-from looped.theorems.check import EXACT, Finding, Form, bound_plot, bounded, exact, theorem
+from looped.theorems.check import EXACT, Finding, bound_plot, bounded, exact, theorem
 from looped.theorems.cheng24.kernel_prompts import (
     descent_predictions,
     loop_differences,
@@ -73,12 +71,11 @@ def prop3_1() -> Iterator[Finding]:
             gauge = normal(d, d, generator=generator)
             model.put(key=gauge.T, query=torch.linalg.inv(gauge))
             differences[f"{kernel.__name__} with B'C = I"] = loop_differences(predictions(model, prompt), expected)
-    yield exact(
-        torch.stack(list(differences.values())).amax(0),
-        x_label="layers",
-        instance=f"d={d}, n={n}, l = 1..{loops}, a different rate in every layer, 20 prompts (seed 0): "
-        f"{', '.join(differences)}; largest relative difference",
+    instance = (
+        f"d={d}, n={n}, l = 1..{loops}, a different rate in every layer, 20 prompts (seed 0): "
+        f"{', '.join(differences)}; largest relative difference"
     )
+    yield exact(torch.stack(list(differences.values())).amax(0), instance, x_label="layers")
 
 
 @theorem("cheng24.sec3.1.2", "Softmax attention runs f <- f + r tau(.) sum_i (y_i - f(x_i)) K(., x_i), K = exp.")
@@ -100,25 +97,21 @@ def sec3_1_2() -> Iterator[Finding]:
         errors.append(float(loop_differences(soft, torch.stack(expected)).max()))
         plain = transformer(d=d, rates=rates * float(tau.mean()), kernel=kernels.exp, maps=maps)
         against_exp.append(float(loop_differences(predictions(plain, prompt), soft).max()))
-    others = {"softmax against exp of rate r mean(tau)": against_exp}
-    yield Finding(
-        measured=max(errors),
-        bound=EXACT,
-        tolerance=True,
-        instance=f"d={d}, n in {sizes}, {loops} layers, a different rate in each, sigma = {sigma}, 10 prompts each on "
-        f"the sphere; exp attention with the single rate r mean(tau) for all x differs by {against_exp[0]:.2f} at "
-        f"n={sizes[0]} and by {against_exp[-1]:.2f} at n={sizes[-1]}",
-        plot=bound_plot("n", sizes, "relative difference", errors, EXACT, others, log_x=True),
+    instance = (
+        f"d={d}, n in {sizes}, {loops} layers, a different rate in each, sigma = {sigma}, 10 prompts each on the "
+        f"sphere; exp attention with the single rate r mean(tau) for all x differs by {against_exp[0]:.2f} at "
+        f"n={sizes[0]} and by {against_exp[-1]:.2f} at n={sizes[-1]}"
     )
+    others = {"softmax against exp of rate r mean(tau)": against_exp}
+    plot = bound_plot("n", sizes, "relative difference", errors, EXACT, others, log_x=True)
+    yield Finding(max(errors), EXACT, instance, plot, tolerance=True)
     prompt, rates = normal_prompts(20, 12, d, 50, sphere=True), torch.linspace(0.02, 0.05, loops, dtype=torch.float64)
     with_exp = predictions(transformer(d=d, rates=rates, kernel=kernels.exp), prompt)
     with_rbf = predictions(transformer(d=d, rates=math.e * rates, kernel=kernels.rbf), prompt)
-    yield exact(
-        loop_differences(with_exp, with_rbf),
-        x_label="layers",
-        statement="Remark 3.2: on the unit sphere exp attention of rate r is Gaussian-kernel attention of rate e r.",
-        instance=f"d={d}, n=12, {loops} layers, 20 prompts (seed 50)",
-    )
+    remark = "Remark 3.2: on the unit sphere exp attention of rate r is Gaussian-kernel attention of rate e r."
+    differences = loop_differences(with_exp, with_rbf)
+    finding = exact(differences, f"d={d}, n=12, {loops} layers, 20 prompts (seed 50)", x_label="layers")
+    yield finding.stated("as stated", remark)
 
 
 @theorem(
@@ -135,15 +128,11 @@ def prop3_4() -> Iterator[Finding]:
     setting = f"K = exp, d=5, n={n}, 40 prompts (seed 0), |K| {top.min():.1f} to {top.max():.1f}"
     too_long = descent_predictions(prompt, 0.9 * top, kernels.exp, loops)
     distance = (too_long - target).square().mean(-1).sqrt() / target.square().mean().sqrt()
-    yield Finding(
-        measured=float(distance[-1]),
-        bound=1.0,
-        form="as printed",
-        statement="With step < |K|, TF_l tends to minus the Bayes estimator.",
-        instance=f"{setting}, step = 0.9 |K|: the distance at l = {loops} over that at l = 0",
-        plot=bound_plot("layers", range(1, loops + 1), "relative distance to Bayes", distance, 1.0),
-    )
-    yield bayes_limit(prompt, gram, target, kernels.exp, setting=setting, form="as corrected")
+    instance = f"{setting}, step = 0.9 |K|: the distance at l = {loops} over that at l = 0"
+    plot = bound_plot("layers", range(1, loops + 1), "relative distance to Bayes", distance, 1.0)
+    statement = "With step < |K|, TF_l tends to minus the Bayes estimator."
+    yield Finding(float(distance[-1]), 1.0, instance, plot).stated("as printed", statement)
+    yield bayes_limit(prompt, gram, target, kernels.exp, setting=setting).stated("as corrected")
     step = 1 / top
     reached = descent_predictions(prompt, step, kernels.exp, loops)
     residual, total, sums = prompt.ys[:, :n], torch.zeros(40, dtype=torch.float64), []
@@ -151,16 +140,12 @@ def prop3_4() -> Iterator[Finding]:
         total = total + (gram[:, :n, n] * residual).sum(-1)
         residual = residual - step[:, None] * torch.einsum("bij,bj->bi", gram[:, :n, :n], residual)
         sums.append(total)
-    printed, corrected = torch.stack(sums), step * torch.stack(sums)
-    forms: list[tuple[Form, Tensor, str]] = [("as printed", printed, ""), ("as corrected", corrected, "step ")]
-    for form, formula, factor in forms:
-        yield exact(
-            loop_differences(reached, formula),
-            x_label="layers",
-            form=form,
-            statement=f"TF_l = -{factor}nu' sum_k (I - step K)^k y, k < l.",
-            instance=f"{setting}, step = 1/|K|, l = 1..{loops}; largest relative difference",
-        )
+    instance = f"{setting}, step = 1/|K|, l = 1..{loops}; largest relative difference"
+    printed, corrected = (
+        exact(loop_differences(reached, factor * torch.stack(sums)), instance, x_label="layers") for factor in (1, step)
+    )
+    yield printed.stated("as printed", "TF_l = -nu' sum_k (I - step K)^k y, k < l.")
+    yield corrected.stated("as corrected", "TF_l = -step nu' sum_k (I - step K)^k y, k < l.")
 
 
 @theorem("cheng24.propD.1", "Heads with kernels K_s and B = C = G_s run descent in the space of sum_s K_s(G_s., G_s.).")
@@ -178,12 +163,12 @@ def propD_1() -> Iterator[Finding]:
     xs, ys, queries = prompt.xs[:, :-1], prompt.ys[:, :-1], prompt.xs[:, -1:]
     rates = safe_rates(total(xs, xs), loops, generator)
     expected = functional_descent(xs, ys, queries, kernel=total, steps=loops, rate=rates[:, None])[1:, :, 0]
-    yield exact(
-        loop_differences(predictions(transformer(d=d, rates=rates, kernel=heads, maps=maps), prompt), expected),
-        x_label="layers",
-        instance=f"(A) linear, exp and rbf heads, random G_s, d={d}, n={n}, l = 1..{loops}, a different rate in every "
-        "layer, 20 prompts (seed 3); largest relative difference",
+    instance = (
+        f"(A) linear, exp and rbf heads, random G_s, d={d}, n={n}, l = 1..{loops}, a different rate in every layer, 20 "
+        "prompts (seed 3); largest relative difference"
     )
+    reached = predictions(transformer(d=d, rates=rates, kernel=heads, maps=maps), prompt)
+    yield exact(loop_differences(reached, expected), instance, x_label="layers")
     parts = (
         Part(kernel=kernels.linear, scales=(1.0, 1.0, 0.0, 0.0, 0.0)),
         Part(kernel=kernels.exp, scales=(0.0, 0.0, 1.0, 1.0, 1.0)),
@@ -197,8 +182,9 @@ def propD_1() -> Iterator[Finding]:
         tuple(part.kernel for part in parts),
         maps=[torch.tensor(part.scales, dtype=torch.float64).diag() for part in parts],
         setting="linear head on x_1, x_2 and exp head on x_3 .. x_5, d=5, n=4, 40 prompts (seed 5)",
-        statement="(B) With the heads' Gaussian process, TF_l tends to minus the Bayes estimator, as in Proposition "
-        "3.4.",
+    ).stated(
+        "as stated",
+        "(B) With the heads' Gaussian process, TF_l tends to minus the Bayes estimator, as in Proposition 3.4.",
     )
 
 
@@ -209,8 +195,6 @@ def bayes_limit(
     kernel: Kernel | tuple[Kernel, ...],
     *,
     setting: str,
-    form: Form = "as stated",
-    statement: str = "",
     maps: Sequence[Tensor] | None = None,
 ) -> Finding:
     """The distance to the Bayes estimator at every layer, with steps of 1/|K| and 1.9/|K|, against its bound.
@@ -232,12 +216,9 @@ def bayes_limit(
     layers = torch.unique(torch.logspace(0, math.log10(loops), 40).long())
     shown, limit = (line[0, layers - 1].mean(-1) for line in (distance, bound))
     last = float(distance[0, -1].square().mean().sqrt() / target.square().mean().sqrt())
-    return bounded(
-        distance[above],
-        bound[above],
-        form=form,
-        statement=statement,
-        instance=f"{setting}, step = 1/|K| and 1.9/|K|, l = 1..{loops} while above rounding; with 1/|K| the relative "
-        f"distance at the end is {last:.1g}",
-        plot=bound_plot("layers", layers.tolist(), "distance to Bayes", shown, limit, log_x=True),
+    instance = (
+        f"{setting}, step = 1/|K| and 1.9/|K|, l = 1..{loops} while above rounding; with 1/|K| the relative distance "
+        f"at the end is {last:.1g}"
     )
+    plot = bound_plot("layers", layers.tolist(), "distance to Bayes", shown, limit, log_x=True)
+    return bounded(distance[above], bound[above], instance, plot)

@@ -1,7 +1,5 @@
 """Prompts with normal labels or labels from a Gaussian process, and a transformer's predictions loop by loop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

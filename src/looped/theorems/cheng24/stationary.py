@@ -5,8 +5,6 @@ gradient along all entries of all matrices is measured on it, with its standard 
 predictions are linear in the labels, so the expectation over labels is exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -48,13 +46,6 @@ class GradientNorm(NamedTuple):
         """Norm over error, or `if_nan` where that is not a number."""
         ratio = self.norm / self.error
         return if_nan if math.isnan(ratio) else ratio
-
-
-class Survey(NamedTuple):
-    """The gradient at the point, and at points shifted away from it."""
-
-    point: GradientNorm
-    shifted: list[GradientNorm]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +142,12 @@ class Landscape:
             moved[name] = weights[name] + shift * sizes * noise
         return moved
 
-    def survey(self, seed: int, shifts: tuple[float, ...] = SHIFTS) -> Survey:
-        """The gradient at the best point of the theorem's form, and at points shifted away from it."""
+    def survey(self, seed: int, shifts: tuple[float, ...] = SHIFTS) -> list[GradientNorm]:
+        """The gradient at the best point of the theorem's form, then at points shifted away from it."""
         model, prompt, through = self.model(), self.prompts(seed), torch.linalg.inv(self.task.root)
         point = self.weights(self.best(model, prompt, through), through)
-        shifted = [self.gradient(model, prompt, self.shifted(point, shift)) for shift in shifts]
-        return Survey(self.gradient(model, prompt, point), shifted)
+        points = [point, *(self.shifted(point, shift) for shift in shifts)]
+        return [self.gradient(model, prompt, weights) for weights in points]
 
 
 def _minimise(loss: Callable[[Tensor], Tensor], start: Tensor, *, iterations: int) -> Tensor:
@@ -187,27 +178,17 @@ def stationary(*, transform: bool) -> Iterator[Finding]:
     )
     norms = "; ".join(
         f"{point.norm:.3g} +- {point.error:.2g}, {shifted[0].norm:.3g} when moved by {SHIFTS[0]:.0%}"
-        for point, shifted in surveys
+        for point, *shifted in surveys
     )
-    worst = max(surveys, key=lambda survey: survey.point.ratio(math.inf))
-    measured, limits = zip(*((norm, NUM_ERRORS * error) for norm, error in [worst.point, *worst.shifted]), strict=True)
+    worst = max(surveys, key=lambda survey: survey[0].ratio(math.inf))
+    measured, limits = zip(*((norm, NUM_ERRORS * error) for norm, error in worst), strict=True)
     plot = bound_plot("relative shift of B and C", [0.0, *SHIFTS], "gradient norm", measured, limits)
-    yield Finding(
-        measured=worst.point.norm,
-        bound=NUM_ERRORS * worst.point.error,
-        tolerance=True,
-        instance=f"{setting}; gradient norms {norms}; the bound is {NUM_ERRORS:g} standard errors",
-        plot=plot,
-    )
-    norm, error = min((max(survey.shifted, key=GradientNorm.ratio) for survey in surveys), key=GradientNorm.ratio)
-    yield Finding(
-        measured=norm,
-        bound=NUM_ERRORS * error,
-        at_least=True,
-        statement="Control: with B and C moved away from the point, the same measurement finds a gradient above 0.",
-        instance=f"{setting}; moved by 10 or 30%, whichever shows it best, for the pair that shows it least",
-        plot=plot,
-    )
+    instance = f"{setting}; gradient norms {norms}; the bound is {NUM_ERRORS:g} standard errors"
+    yield Finding(measured[0], limits[0], instance, plot, tolerance=True)
+    norm, error = min((max(survey[1:], key=GradientNorm.ratio) for survey in surveys), key=GradientNorm.ratio)
+    instance = f"{setting}; moved by 10 or 30%, whichever shows it best, for the pair that shows it least"
+    control = "Control: with B and C moved away from the point, the same measurement finds a gradient above 0."
+    yield Finding(norm, NUM_ERRORS * error, instance, plot, at_least=True).stated("as stated", control)
 
 
 @theorem("cheng24.thm4.5", "With A = 0, some r and B = b Sigma^-1/2, C = c Sigma^-1/2 are a stationary point.")
@@ -217,16 +198,11 @@ def thm4_5() -> Iterator[Finding]:
     forms: list[tuple[Form, bool]] = [("as printed", False), ("as corrected", True)]
     for form, whiten in forms:
         task = GaussianProcess(kernel=kernels.relu, whiten=whiten)
-        norm, error = Landscape(task=task, kernel=kernels.relu, transform=False).survey(5, ()).point
+        norm, error = Landscape(task=task, kernel=kernels.relu, transform=False).survey(5, ())[0]
         where = "Sigma^-1/2 x (Example 7)" if whiten else "x (Definition 3.3, Appendix H.1)"
-        yield Finding(
-            measured=norm,
-            bound=NUM_ERRORS * error,
-            tolerance=True,
-            form=form,
-            statement=f"The same with labels from the Gaussian process of K at {where}.",
-            instance=f"(K, h) = (relu, relu), seed 5, otherwise as above; {norm:.3g} +- {error:.2g}",
-        )
+        instance = f"(K, h) = (relu, relu), seed 5, otherwise as above; {norm:.3g} +- {error:.2g}"
+        finding = Finding(norm, NUM_ERRORS * error, instance, tolerance=True)
+        yield finding.stated(form, f"The same with labels from the Gaussian process of K at {where}.")
 
 
 @theorem("cheng24.thm4.6", "Some r and A = a I, B = b Sigma^-1/2, C = c Sigma^-1/2 are a stationary point.")

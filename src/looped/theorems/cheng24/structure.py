@@ -1,7 +1,5 @@
 """The groundwork of the theorems on stationary points: Lemmas A.1 and G.3, Example 8, Eq. (58)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -38,13 +36,9 @@ def lemA_1() -> Iterator[Finding]:
             gaps.append(max(float((hidden - seen).abs().max() / loss.sqrt()), float((loss - trace).abs() / loss)))
             printed.append(float((loss - seen.square().square().mean()).abs() / loss))
     setting = f"d={d}, n={n}, {layers} layers of random weights, 200 prompts (seed 6): {', '.join(names)}"
-    yield exact(gaps, instance=f"{setting}; largest relative difference, prompt by prompt and in the mean")
-    yield exact(
-        printed,
-        form="as printed",
-        statement="The last line of the proof: E (TF + y)^2 = E (Tr((I - M) Y'Y (I - M)))^2.",
-        instance=setting,
-    )
+    yield exact(gaps, f"{setting}; largest relative difference, prompt by prompt and in the mean")
+    statement = "The last line of the proof: E (TF + y)^2 = E (Tr((I - M) Y'Y (I - M)))^2."
+    yield exact(printed, setting).stated("as printed", statement)
 
 
 def both_runs(
@@ -73,14 +67,8 @@ def lemG_3() -> Iterator[Finding]:
     weights = torch.cat([errors, torch.zeros_like(errors)], 1)
     printed = (_norm(weights / energy[:, None], gram) - 1).abs()
     setting = f"K = exp, d={d}, n={n}, {batch} prompts (seed 7)"
-    yield Finding(
-        measured=float(printed.max()),
-        bound=EXACT,
-        tolerance=True,
-        form="as printed",
-        statement="The same with e'K e in place of its root: |g| = 1.",
-        instance=f"{setting}; largest | |g| - 1 |",
-    )
+    finding = Finding(float(printed.max()), EXACT, f"{setting}; largest | |g| - 1 |", tolerance=True)
+    yield finding.stated("as printed", "The same with e'K e in place of its root: |g| = 1.")
     best = weights / energy.sqrt()[:, None]
     slope = _slope(best, errors, gram)
     gains, sizes = [], (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -89,14 +77,9 @@ def lemG_3() -> Iterator[Finding]:
         other = other / _norm(other, gram)[..., None]
         gains.append(float(((slope - _slope(other, errors, gram)) / slope.abs()).max()))
     unit = float((_norm(best, gram) - 1).abs().max())
-    yield Finding(
-        measured=max(unit, *gains),
-        bound=EXACT,
-        tolerance=True,
-        form="as corrected",
-        instance=f"{setting}, 100 unit directions each at 5 distances: | |g| - 1 |, or how much steeper another is",
-        plot=bound_plot("distance", sizes, "slope above the steepest", [-gain for gain in gains], EXACT, log_x=True),
-    )
+    instance = f"{setting}, 100 unit directions each at 5 distances: | |g| - 1 |, or how much steeper another is"
+    plot = bound_plot("distance", sizes, "slope above the steepest", [-gain for gain in gains], EXACT, log_x=True)
+    yield Finding(max(unit, *gains), EXACT, instance, plot, tolerance=True).stated("as corrected")
 
 
 def _norm(weights: Tensor, gram: Tensor) -> Tensor:
@@ -121,14 +104,9 @@ def ex8() -> Iterator[Finding]:
     products = labels[:, :, None] * labels[:, None, :]
     expected = hidden / 2 * kernels.arc_cosine(xs, xs)
     scores = (products.mean(0) - expected).abs() / (products.std(0) / networks**0.5)
-    yield Finding(
-        measured=float(scores.max()),
-        bound=4.0,
-        tolerance=True,
-        statement="E y_i y_j = m E relu<g, x_i> relu<g, x_j> = (m / 2) arc-cosine kernel of x_i, x_j, g ~ N(0, I).",
-        instance=f"d={d}, m={hidden}, {points} points, {networks} networks (seed 9): largest deviation in "
-        "standard errors",
-    )
+    instance = f"d={d}, m={hidden}, {points} points, {networks} networks (seed 9): largest deviation in standard errors"
+    statement = "E y_i y_j = m E relu<g, x_i> relu<g, x_j> = (m / 2) arc-cosine kernel of x_i, x_j, g ~ N(0, I)."
+    yield Finding(float(scores.max()), 4.0, instance, tolerance=True).stated("as stated", statement)
     root = GaussianProcess().root
     whiten = torch.linalg.inv(root)
     turn, _ = torch.linalg.qr(normal(200, d, d, generator=generator))
@@ -141,13 +119,9 @@ def ex8() -> Iterator[Finding]:
     for form, through, statement in cases:
         before, after = (kernels.arc_cosine(xs @ through, xs @ through) for xs in (covariates, turned))
         change = (after - before).abs().amax((1, 2)) / before.abs().amax((1, 2))
-        yield exact(
-            change,
-            x_label="turn",
-            form=form,
-            statement=f"K(Sigma^1/2 U Sigma^-1/2 X) = K(X). {statement}",
-            instance="d=5, D = (1, 1, .25, 2.25, 1), 8 points, 200 turns U (seed 9); largest relative change",
-        )
+        instance = "d=5, D = (1, 1, .25, 2.25, 1), 8 points, 200 turns U (seed 9); largest relative change"
+        finding = exact(change, instance, x_label="turn")
+        yield finding.stated(form, f"K(Sigma^1/2 U Sigma^-1/2 X) = K(X). {statement}")
 
 
 @theorem(
@@ -173,10 +147,6 @@ def eq58() -> Iterator[Finding]:
                 product = product @ (torch.eye(n + 1) + weights["label"][layer] * mask @ scores)
             labels = torch.einsum("bi,bij->bj", states[0][..., d], product)
             errors[form].append(relative_difference(labels, states[-1][..., d]))
-    for form, differences in errors.items():
-        yield exact(
-            differences,
-            form=form,
-            statement="The same with X_0 in place of X_i." if form == "as printed" else "",
-            instance=f"d={d}, n={n}, {layers} layers of random weights, 50 prompts (seed 10), linear, relu and exp",
-        )
+    instance = f"d={d}, n={n}, {layers} layers of random weights, 50 prompts (seed 10), linear, relu and exp"
+    yield exact(errors["as printed"], instance).stated("as printed", "The same with X_0 in place of X_i.")
+    yield exact(errors["as corrected"], instance).stated("as corrected")

@@ -1,7 +1,5 @@
 """Random tasks for the checks of gao24: a program, a prompt, and the algorithm's answer in plain NumPy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,9 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from looped.constructions import gao24
 from looped.constructions.compiler import Limits, construct
-from looped.constructions.gao24 import Dense
+from looped.constructions.gao24 import gradient, newton_regression, prefix_descent, sequence
+from looped.constructions.gao24.gradient import Dense
+from looped.constructions.interpreter import interpret
 from looped.constructions.language import Program
 from looped.models.algoformer import given, pairs
 from looped.theorems.check import relative_difference
@@ -44,6 +43,11 @@ class Case:
     def error(self, limits: Limits) -> float:
         """The largest difference from the algorithm's answers, relative to the largest of them."""
         return relative_difference(self.answers(limits), self.expected)
+
+    def interpreter_error(self) -> float:
+        """The same error of the program itself, run exactly: no softmax, no weights."""
+        answers = interpret(self.program, self.tokens, loops=self.loops)[:, self.compared]
+        return relative_difference(answers, self.expected)
 
 
 def descend(
@@ -104,8 +108,8 @@ def lemma_a2(steps: int = 20) -> Iterator[Case]:
         eta = safe_rate(xs)
         a = descend(xs, ys, eta=eta, steps=steps, start=start).swapaxes(1, 2)
         expected = np.concatenate([xs @ a - ys, query[:, None] @ a], axis=1)
-        program = gao24.lemma_a2(d=d, outputs=m, num_examples=n, eta=eta)
-        yield Case(program, gao24.lemma_a2_tokens(xs, ys, query, start), steps, expected, slice(0, None, 2))
+        program = gradient.lemma_a2(d=d, outputs=m, num_examples=n, eta=eta)
+        yield Case(program, gradient.lemma_a2_tokens(xs, ys, query, start), steps, expected, slice(0, None, 2))
 
 
 def lemma_a3() -> Iterator[Case]:
@@ -114,7 +118,7 @@ def lemma_a3() -> Iterator[Case]:
         xs = np.random.default_rng(seed).normal(size=(BATCH, seq, d))
         padded = np.concatenate([np.zeros((BATCH, copies, d)), xs], axis=1)
         expected = np.concatenate([padded[:, copies - i : copies - i + seq] for i in range(1, copies + 1)], axis=-1)
-        yield Case(gao24.lemma_a3(d=d, copies=copies, seq=seq), xs, 1, expected)
+        yield Case(sequence.lemma_a3(d=d, copies=copies, seq=seq), xs, 1, expected)
 
 
 def lemma_a4(kappa: float, steps: int = 15) -> Iterator[Case]:
@@ -123,8 +127,8 @@ def lemma_a4(kappa: float, steps: int = 15) -> Iterator[Case]:
         xs = inputs(kappa, (n, d), np.random.default_rng(seed))
         s = xs.swapaxes(1, 2) @ xs
         expected = xs @ newton(s, s, steps=steps)
-        tokens = gao24.lemma_a4_tokens(xs, s)
-        yield Case(gao24.lemma_a4(d=d, num_examples=n), tokens, steps, expected, slice(0, -2, 2))
+        tokens = newton_regression.lemma_a4_tokens(xs, s)
+        yield Case(newton_regression.lemma_a4(d=d, num_examples=n), tokens, steps, expected, slice(0, -2, 2))
 
 
 def lemma_a5(steps: int = 20) -> Iterator[Case]:
@@ -135,8 +139,8 @@ def lemma_a5(steps: int = 20) -> Iterator[Case]:
         start = draws.normal(size=(BATCH, n, d))
         eta = prefix_rate(xs)
         expected = decoder_weights(xs, ys, start, eta=eta, steps=steps)
-        program = gao24.lemma_a5(d=d, num_pairs=n, eta=eta)
-        yield Case(program, gao24.lemma_a5_tokens(xs, ys, start), steps, expected, slice(0, None, 2))
+        program = prefix_descent.lemma_a5(d=d, num_pairs=n, eta=eta)
+        yield Case(program, prefix_descent.lemma_a5_tokens(xs, ys, start), steps, expected, slice(0, None, 2))
 
 
 def prefix_rate(xs: Float[Array, "batch n d"]) -> float:
@@ -150,11 +154,11 @@ def theorem_31(steps: int = 20) -> Iterator[Case]:
         draws = np.random.default_rng(seed)
         phi = random_phi(sizes, draws)
         xs = draws.normal(size=(BATCH, n + 1, sizes[0]))
-        features = gao24.represent(phi, xs)
+        features = gradient.represent(phi, xs)
         ys = features @ draws.normal(size=(BATCH, sizes[-1], m)) + 0.1 * draws.normal(size=(BATCH, n + 1, m))
         eta = safe_rate(features[:, :-1])
         a = descend(features[:, :-1], ys[:, :-1], eta=eta, steps=steps)
-        program = gao24.theorem_31(phi, outputs=m, num_examples=n, eta=eta)
+        program = gradient.theorem_31(phi, outputs=m, num_examples=n, eta=eta)
         tokens = _tokens(xs, ys)
         yield Case(program, tokens, steps, features[:, -1:] @ a.swapaxes(1, 2))
 
@@ -169,12 +173,12 @@ def theorem_32(steps: int = 20) -> Iterator[Case]:
         xs[:, order - 1] = draws.normal(size=(BATCH, d))
         for t in range(order, order + n):
             window = xs[:, t - order : t].reshape(BATCH, -1)
-            xs[:, t] = np.einsum("bmp,bp->bm", a, gao24.represent(phi, window)) + draws.normal(size=(BATCH, d))
+            xs[:, t] = np.einsum("bmp,bp->bm", a, gradient.represent(phi, window)) + draws.normal(size=(BATCH, d))
         windows = np.concatenate([xs[:, i : i + n + 1] for i in range(order)], axis=-1)
-        features, tokens = gao24.represent(phi, windows), xs[:, order - 1 :]
+        features, tokens = gradient.represent(phi, windows), xs[:, order - 1 :]
         eta = safe_rate(features[:, :-1])
         fitted = descend(features[:, :-1], tokens[:, 1:], eta=eta, steps=steps)
-        program = gao24.theorem_32(phi, d=d, order=order, num_examples=n, eta=eta)
+        program = sequence.theorem_32(phi, d=d, order=order, num_examples=n, eta=eta)
         yield Case(program, tokens, steps, features[:, -1:] @ fitted.swapaxes(1, 2))
 
 
@@ -192,7 +196,7 @@ def theorem_33(steps: int = 20) -> Iterator[Case]:
     for seed, (d, length, n) in enumerate([(2, 2, 8), (4, 3, 12), (5, 6, 10)]):
         states = chains(d, length, n, np.random.default_rng(seed))
         eta = min(safe_rate(states[:, :-1, step]) for step in range(length))
-        program = gao24.theorem_33(d=d, steps=length, num_examples=n, eta=eta, slope=SLOPE)
+        program = sequence.theorem_33(d=d, steps=length, num_examples=n, eta=eta, slope=SLOPE)
         for step in range(length):
             now, after = states[:, :, step], states[:, :-1, step + 1]
             w = descend(now[:, :-1], np.where(after > 0, after, after / SLOPE), eta=eta, steps=steps)
@@ -211,7 +215,7 @@ def theorem_41(kappa: float, steps: int = 15) -> Iterator[Case]:
         expected = query @ newton(s, s, steps=steps) @ xs.swapaxes(1, 2) @ ys
         hidden = np.full((BATCH, 1, 1), 7.0)  # a label that must not be read
         tokens = _tokens(np.concatenate([xs, query], 1), np.concatenate([ys, hidden], 1))
-        yield Case(gao24.theorem_41(d=d, num_examples=n, alpha=1.0), tokens, steps, expected)
+        yield Case(newton_regression.theorem_41(d=d, num_examples=n, alpha=1.0), tokens, steps, expected)
 
 
 def theorem_42(steps: int = 20) -> Iterator[Case]:
@@ -223,7 +227,7 @@ def theorem_42(steps: int = 20) -> Iterator[Case]:
         eta = prefix_rate(xs)
         w = decoder_weights(xs, ys, np.zeros_like(xs), eta=eta, steps=steps)
         tokens = _tokens(xs, ys[..., None])
-        program = gao24.theorem_42(d=d, num_pairs=n, eta=eta)
+        program = prefix_descent.theorem_42(d=d, num_pairs=n, eta=eta)
         yield Case(program, tokens, steps, (w * xs).sum(-1, keepdims=True))
 
 

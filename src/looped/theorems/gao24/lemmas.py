@@ -1,7 +1,5 @@
 """gao24, Lemmas A.1 to A.5: positions, and what a single layer can do."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -26,12 +24,12 @@ def lemma_a1() -> Iterator[Finding]:
     bound = [16 * math.log(n) for n in counts]
     plot = Plot(x_label="N", y_label="dimensions", x=counts, lines={**dims, "16 ln N": bound}, log_x=True, log_y=False)
     sizes = f"random signs and rotations of unit length, N = {', '.join(map(str, counts))}"
-    yield Finding(measured=min(gaps), bound=0.5 - 1e-12, at_least=True, instance=f"least gap; {sizes}", plot=plot)
+    yield Finding(min(gaps), 0.5 - 1e-12, f"least gap; {sizes}", plot, at_least=True)
     ratio = max(d / b for line in dims.values() for d, b in zip(line, bound, strict=True))
-    yield Finding(measured=16 * ratio, bound=16.0, instance=f"dimensions / ln N at eps = 1/2; {sizes}")
+    yield Finding(16 * ratio, 16.0, f"dimensions / ln N at eps = 1/2; {sizes}")
     error = np.abs(turns[-1].shift(-3) @ turns[-1].table(range(3, 1024)).T - turns[-1].table(range(1021)).T).max()
-    statement = "Rotations have a shift p_t -> p_{t-i} that is a matrix."
-    yield Finding(measured=float(error), bound=1e-12, tolerance=True, instance="i = 3, N = 1024", statement=statement)
+    finding = Finding(float(error), 1e-12, "i = 3, N = 1024", tolerance=True)
+    yield finding.stated("as stated", "Rotations have a shift p_t -> p_{t-i} that is a matrix.")
 
 
 @theorem("gao24.lemA.2", "A layer of two heads takes one gradient step: A <- A - eta/N sum_j (A x_j - y_j) x_j'.")
@@ -47,7 +45,7 @@ def lemma_a3() -> Iterator[Finding]:
     errors = [max(case.error(Limits(sharpness=value)) for case in tasks) for value in sharpness]
     lines = {"measured": errors, "seq exp(-sharpness / 2)": [120 * math.exp(-value / 2) for value in sharpness]}
     plot = Plot(x_label="sharpness", y_label="relative error", x=sharpness, lines=lines, log_x=True)
-    yield Finding(measured=min(errors), bound=1e-10, tolerance=True, instance=describe(tasks), plot=plot)
+    yield Finding(min(errors), 1e-10, describe(tasks), plot, tolerance=True)
 
 
 @theorem("gao24.lemA.4", "A layer of two heads takes one Newton step: M <- 2 M - M S M, at every M x_i.")
@@ -72,25 +70,14 @@ def lemma_a5() -> Iterator[Finding]:
     corrected = cases.decoder_weights(xs, ys, w, eta=eta, steps=1)
     forms: list[tuple[Form, Array, str]] = [("as printed", printed, "h"), ("as corrected", corrected, "j")]
     for form, expected, index in forms:
-        yield Finding(
-            measured=relative_difference(answers, expected),
-            bound=1e-7,
-            tolerance=True,
-            form=form,
-            statement=f"w^j <- w^j - eta/(j-1) sum_{{h<j}} (<w^{index}, x_h> - y_h) x_h",
-            instance="d = 5, n = 20, c = 1e-5, one step from random w^i",
-        )
+        difference = relative_difference(answers, expected)
+        finding = Finding(difference, 1e-7, "d = 5, n = 20, c = 1e-5, one step from random w^i", tolerance=True)
+        yield finding.stated(form, f"w^j <- w^j - eta/(j-1) sum_{{h<j}} (<w^{index}, x_h> - y_h) x_h")
     gradient = (np.einsum("bid,bjd->bij", w, xs) - ys[:, None]) * before @ xs
     errors = [relative_difference(printed_heads(xs, ys, w, c)[:, 1:], gradient[:, 1:]) for c in TEMPERATURES]
-    yield Finding(
-        measured=min(errors),
-        bound=1e-7,
-        tolerance=True,
-        form="as printed",
-        statement="The printed heads give sum_{j<i} (<w, x_j> - y_j) x_j. (They also read x_i, which adds x_i / c.)",
-        instance="d = 5, n = 20, best c",
-        plot=temperature_plot({"measured": errors}),
-    )
+    plot = temperature_plot({"measured": errors})
+    statement = "The printed heads give sum_{j<i} (<w, x_j> - y_j) x_j. (They also read x_i, which adds x_i / c.)"
+    yield Finding(min(errors), 1e-7, "d = 5, n = 20, best c", plot, tolerance=True).stated("as printed", statement)
 
 
 def printed_heads(xs: Array, ys: Array, w: Array, c: float, anchor: float = 30.0) -> Array:

@@ -4,16 +4,13 @@ The error falls as c with the paper's heads at +c and 0, and as c^2 with heads a
 some c in between is best.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from looped.constructions.compiler import Limits
-from looped.constructions.interpreter import interpret
-from looped.theorems.check import Finding, Plot, relative_difference
+from looped.theorems.check import Finding, Plot
 from looped.theorems.gao24.algorithm_cases import BATCH, Case
 
 TEMPERATURES = [10 ** (-1 - step / 2) for step in range(14)]
@@ -34,30 +31,16 @@ def in_the_limit(tasks: Iterable[Case], bound: float, note: str = "", *, slopes:
     at = int(np.argmin(symmetric))
     near = TEMPERATURES[max(0, at - 1) : at + 2]
     measured, best = min((max(case.error(Limits(temperature=c)) for case in cases), c) for c in near)
-    exact = max(_interpreter_error(case) for case in cases)
+    exact = max(case.interpreter_error() for case in cases)
+    instance = f"{describe(cases)}{', ' + note if note else ''}; best c = {best:.0e}; without softmax {exact:.0e}"
     lines = {"heads +c, -c": symmetric, "heads +c, 0": paper, "bound": [bound] * len(TEMPERATURES)}
-    yield Finding(
-        measured=measured,
-        bound=bound,
-        tolerance=True,
-        instance=f"{describe(cases)}{', ' + note if note else ''}; best c = {best:.0e}; without softmax {exact:.0e}",
-        plot=temperature_plot(lines),
-    )
+    yield Finding(measured, bound, instance, temperature_plot(lines), tolerance=True)
     if slopes:
         first, second = slope(paper), slope(symmetric)
-        yield Finding(
-            measured=max(abs(first - 1), abs(second - 2)),
-            bound=SLOPE_TOLERANCE,
-            tolerance=True,
-            statement="The error falls as c with heads at +c and 0, and as c^2 with heads at +c and -c.",
-            instance=f"fitted slopes {first:.3f} and {second:.3f}, deviation from 1 and 2; the paper's heads reach "
-            f"{min(paper):.0e}",
-        )
-
-
-def _interpreter_error(case: Case) -> float:
-    answers = interpret(case.program, case.tokens, loops=case.loops)[:, case.compared]
-    return relative_difference(answers, case.expected)
+        deviation, reached = max(abs(first - 1), abs(second - 2)), f"the paper's heads reach {min(paper):.0e}"
+        instance = f"fitted slopes {first:.3f} and {second:.3f}, deviation from 1 and 2; {reached}"
+        statement = "The error falls as c with heads at +c and 0, and as c^2 with heads at +c and -c."
+        yield Finding(deviation, SLOPE_TOLERANCE, instance, tolerance=True).stated("as stated", statement)
 
 
 def slope(errors: Sequence[float]) -> float:

@@ -1,13 +1,11 @@
 """gao24, Theorems 3.1 to 3.3, 4.1 and 4.2: whole AlgoFormers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
 
-from looped.constructions import gao24
 from looped.constructions.compiler import Limits
+from looped.constructions.gao24 import newton_regression, sequence
 from looped.theorems.check import Finding, Form, theorem
 from looped.theorems.gao24 import algorithm_cases as cases
 from looped.theorems.gao24.algorithm_cases import SLOPE, Case
@@ -36,17 +34,12 @@ def theorem_33() -> Iterator[Finding]:
     tokens = states.reshape(len(states), -1, d)[:, : n * (length + 1) + 1]
     labels: dict[Form, str] = {"as printed": "s^{l+1} itself", "as corrected": "the inverse activation of s^{l+1}"}
     for form, label in labels.items():
-        program = gao24.theorem_33(
+        program = sequence.theorem_33(
             d=d, steps=length, num_examples=n, eta=eta, slope=SLOPE, invert=form == "as corrected"
         )
-        yield Finding(
-            measured=Case(program, tokens, loops, truth).error(Limits(temperature=1e-3)),
-            bound=1e-5,
-            tolerance=True,
-            form=form,
-            statement=f"Gradient descent with {label} for labels finds the true next state.",
-            instance=f"d = {d}, N = {n}, {loops} loops, c = 1e-3",
-        )
+        error = Case(program, tokens, loops, truth).error(Limits(temperature=1e-3))
+        finding = Finding(error, 1e-5, f"d = {d}, N = {n}, {loops} loops, c = 1e-3", tolerance=True)
+        yield finding.stated(form, f"Gradient descent with {label} for labels finds the true next state.")
 
 
 @theorem("gao24.thm4.1", "Pre and loop of 1 layer, post of 2 give x_test' M_T X'y, M_T by Newton's method.")
@@ -59,16 +52,11 @@ def theorem_41() -> Iterator[Finding]:
     inverse = xs @ np.linalg.inv(s)
     alphas: dict[Form, float] = {"as printed": 2.0, "as corrected": 1.99}
     for form, alpha in alphas.items():
-        tokens = gao24.lemma_a4_tokens(xs, alpha * s)
-        case = Case(gao24.lemma_a4(d=5, num_examples=20), tokens, 15, inverse, slice(0, -2, 2))
-        yield Finding(
-            measured=case.error(Limits(temperature=1e-4)),
-            bound=1e-6,
-            tolerance=True,
-            form=form,
-            statement=f"Newton's method from M_0 = alpha S reaches the inverse of S, alpha = {alpha}/|S|^2.",
-            instance="d = 5, N = 20, condition number 10, 15 steps, c = 1e-4",
-        )
+        tokens = newton_regression.lemma_a4_tokens(xs, alpha * s)
+        case = Case(newton_regression.lemma_a4(d=5, num_examples=20), tokens, 15, inverse, slice(0, -2, 2))
+        instance = "d = 5, N = 20, condition number 10, 15 steps, c = 1e-4"
+        statement = f"Newton's method from M_0 = alpha S reaches the inverse of S, alpha = {alpha}/|S|^2."
+        yield Finding(case.error(Limits(temperature=1e-4)), 1e-6, instance, tolerance=True).stated(form, statement)
 
 
 @theorem("gao24.thm4.2", "A decoder gives <w_T^i, x_i> at every x_i, w^i by gradient descent on the pairs before it.")

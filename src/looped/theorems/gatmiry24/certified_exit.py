@@ -1,7 +1,5 @@
 """Theorem 3, the residual certificate, and the loops it saves."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -38,27 +36,19 @@ def thm3() -> Iterator[Finding]:
         errors.append(prediction_errors(model, prompts, model.config.loops))
         printed.append(residual * torch.einsum("bd,bde,be->b", query, prompts.covariance, query))
         corrected.append(torch.stack([rule.bound(rows, context) for rows in states]))
-    forms: list[tuple[Form, list[Tensor], str]] = [
-        (
-            "as printed",
-            printed,
-            "If |y^(l)| <= eps / |x_q|_{XX'} then |w'x_q - TF| <= eps |x_q|_{XX'}; that is, the error is at most "
-            "|y^(l)| |x_q|_{XX'}^2.",
-        ),
-        ("as corrected", corrected, ""),
-    ]
+    statement = (
+        "If |y^(l)| <= eps / |x_q|_{XX'} then |w'x_q - TF| <= eps |x_q|_{XX'}; that is, the error is at most |y^(l)| "
+        "|x_q|_{XX'}^2."
+    )
+    instance = (
+        f"10,000 prompts, eigenvalues log-uniform in [1e-3, 1e3], d={D}, n={N}; 2,500 each (seeds 0-3) for gradient "
+        "descent (20 loops), random A not symmetric (8 layers, small and large), random diagonal A (12 layers)"
+    )
+    forms: list[tuple[Form, list[Tensor], str]] = [("as printed", printed, statement), ("as corrected", corrected, "")]
     for form, bounds, statement in forms:
         ratio = (errors[0] / bounds[0]).amax(1)
-        yield bounded(
-            torch.cat(errors),
-            torch.cat(bounds),
-            form=form,
-            statement=statement,
-            instance=f"10,000 prompts, eigenvalues log-uniform in [1e-3, 1e3], d={D}, n={N}; 2,500 each (seeds 0-3) "
-            "for gradient descent (20 loops), random A not symmetric (8 layers, small and large), random diagonal A "
-            "(12 layers)",
-            plot=bound_plot("loop of gradient descent", range(1, len(ratio) + 1), "largest error / bound", ratio, 1.0),
-        )
+        plot = bound_plot("loop of gradient descent", range(1, len(ratio) + 1), "largest error / bound", ratio, 1.0)
+        yield bounded(torch.cat(errors), torch.cat(bounds), instance, plot).stated(form, statement)
 
 
 @theorem(
@@ -78,20 +68,16 @@ def exit_saves() -> Iterator[Finding]:
     error = float((settled[0].predictions - prompts.answer).abs()[settled[0].finished].max())
     oracle = (prediction_errors(model, prompts, budget) <= 1e-3).double().argmax(0).double().mean() + 1
     hard = 1 - float(model.settle(full_spectrum.prompt, rule, max_loops=budget).loops.double().mean()) / budget
-    x_label = "standard deviation of label noise"
-    yield Finding(
-        measured=saved[0] if error <= 1e-3 else 0.0,
-        bound=0.2,
-        at_least=True,
-        instance=f"1,000 prompts, eigenvalues uniform in [1, 8], |w| = |x_q| = 1, d={WIDE_D}, n={WIDE_N}, gradient "
+    instance = (
+        f"1,000 prompts, eigenvalues uniform in [1, 8], |w| = |x_q| = 1, d={WIDE_D}, n={WIDE_N}, gradient "
         f"descent at the best rate, seed 7; {mean_loops[0]:.1f} of {budget} loops on average, an oracle "
         f"{oracle:.1f}; largest error at a certified exit {error:.1e}; if every prompt has the eigenvalues 1 and 8, "
         f"{hard:.0%} is saved; certified exits by label noise: "
-        + ", ".join(f"{noise:g}: {share:.0%}" for noise, share in zip(NOISES, certified, strict=True)),
-        plot=bound_plot(
-            x_label, NOISES, "share of loops saved", saved, 0.2, {"certified exits": certified}, log_y=False
-        ),
+        + ", ".join(f"{noise:g}: {share:.0%}" for noise, share in zip(NOISES, certified, strict=True))
     )
+    x_label, others = "standard deviation of label noise", {"certified exits": certified}
+    plot = bound_plot(x_label, NOISES, "share of loops saved", saved, 0.2, others, log_y=False)
+    yield Finding(saved[0] if error <= 1e-3 else 0.0, 0.2, instance, plot, at_least=True)
 
 
 def worst_case_loops(low: float, high: float, tolerance: float) -> int:

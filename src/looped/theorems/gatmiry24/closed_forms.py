@@ -1,7 +1,5 @@
 """The closed forms: Lemma 2, Lemma 4."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch
@@ -47,13 +45,9 @@ def lem2() -> Iterator[Finding]:
             pairs = ((query, labels[:, -1]), (examples, labels[:, :-1]))
             corrected.append(max(relative_difference(*pair) for pair in pairs))
     instance = f"(d, n, L) in {CASES}, linear and ReLU, 8 prompts each, random A not symmetric, seeds 0-3"
-    yield exact(
-        printed,
-        form="as printed",
-        statement="y_q^(t+1) = sum_{j=1}^{t-1} y'(I - prod_{i<j} (I - s_i/n)) r_j + y' prod_{i<t} (I - s_i/n) r_t.",
-        instance=instance,
-    )
-    yield exact(corrected, form="as corrected", instance=instance)
+    statement = "y_q^(t+1) = sum_{j=1}^{t-1} y'(I - prod_{i<j} (I - s_i/n)) r_j + y' prod_{i<t} (I - s_i/n) r_t."
+    yield exact(printed, instance).stated("as printed", statement)
+    yield exact(corrected, instance).stated("as corrected")
 
 
 @theorem(
@@ -76,14 +70,12 @@ def lem4() -> Iterator[Finding]:
             pairs = zip(formula, (output, loss), strict=True)
             differences.append(max(relative_difference(*pair) for pair in pairs))
     instance = f"(d, n, L) in {CASES}, 8 prompts or covariances each, random A not symmetric, seeds 0-3"
-    yield exact(
-        printed,
-        form="as printed",
-        statement="TF = w'x_q - w' prod_i (I - Sigma A_i) x_q and the loss is tr(prod_i (I - S_i) prod_i reversed "
-        "(I - S_i)), S_i = Sigma^1/2 A_i Sigma^1/2: without the 1/n of Eq. (2), and untransposed.",
-        instance=instance,
+    statement = (
+        "TF = w'x_q - w' prod_i (I - Sigma A_i) x_q and the loss is tr(prod_i (I - S_i) prod_i reversed (I - S_i)), "
+        "S_i = Sigma^1/2 A_i Sigma^1/2: without the 1/n of Eq. (2), and untransposed."
     )
-    yield exact(corrected, form="as corrected", instance=instance)
+    yield exact(printed, instance).stated("as printed", statement)
+    yield exact(corrected, instance).stated("as corrected")
 
 
 def lemma_2(prompts: RealizablePrompts, scores: Tensor, kernel: kernels.Kernel) -> tuple[Tensor, Tensor, Tensor]:

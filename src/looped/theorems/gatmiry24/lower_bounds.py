@@ -4,8 +4,6 @@ A lower bound is checked from both sides. The weights are the best that closed f
 random ones. For each of them the worst scaling is searched. The smallest of these worst errors is reported.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -32,14 +30,12 @@ GRID = 2001
 def lem3() -> Iterator[Finding]:
     """The largest deviation of the best polynomial, of others near it and of random ones."""
     largest = [float(deviations(ratio).abs().amax(1).min()) for ratio in RATIOS]
-    yield Finding(
-        measured=min(largest),
-        bound=0.25,
-        at_least=True,
-        instance=f"lambda_max/lambda_min in {RATIOS}, k = its square root / 6; 1 - P/alpha with the Chebyshev roots, "
-        "100 sets of roots near them and 100 random sets (seed 0); the smallest of the largest deviations",
-        plot=bound_plot("k", DEGREES, "largest deviation of the best P", largest, 0.25, log_y=False),
+    instance = (
+        f"lambda_max/lambda_min in {RATIOS}, k = its square root / 6; 1 - P/alpha with the Chebyshev roots, 100 sets "
+        "of roots near them and 100 random sets (seed 0); the smallest of the largest deviations"
     )
+    plot = bound_plot("k", DEGREES, "largest deviation of the best P", largest, 0.25, log_y=False)
+    yield Finding(min(largest), 0.25, instance, plot, at_least=True)
 
 
 @theorem(
@@ -59,14 +55,12 @@ def lem3b() -> Iterator[Finding]:
             longest = torch.maximum(longest, runs)
         lengths.append(float(longest.min() - 1) * (ratio - 1) / (GRID - 1))
         bounds.append((ratio - 1) / (64 * degree**2))
-    yield bounded(
-        torch.tensor(lengths),
-        torch.tensor(bounds),
-        at_least=True,
-        instance=f"lambda_max/lambda_min in {RATIOS}, k = its square root / 6; the polynomials of lem3 on {GRID} "
-        "points; the shortest of the longest intervals",
-        plot=bound_plot("k", DEGREES, "length of the longest interval", lengths, bounds),
+    instance = (
+        f"lambda_max/lambda_min in {RATIOS}, k = its square root / 6; the polynomials of lem3 on {GRID} points; the "
+        "shortest of the longest intervals"
     )
+    plot = bound_plot("k", DEGREES, "length of the longest interval", lengths, bounds)
+    yield bounded(torch.tensor(lengths), torch.tensor(bounds), instance, plot, at_least=True)
 
 
 @theorem(
@@ -84,14 +78,12 @@ def lem1a() -> Iterator[Finding]:
         error = torch.cat(errors)
         least.append(float(error.amax(1).min()))
         lengths.append(float(((error[:, :-1] >= 0.25) * gammas.diff()).sum(1).min()))
-    yield _least_error(
-        depths,
-        least,
-        instance=f"L in {depths}, d in 1 and 3, linear and ReLU, 16 weight sets each: random of four sizes, "
-        "Chebyshev for the whole range and near it, and the same after training on the scalings; 250 scalings; the "
-        "smallest of the largest errors; for all weights the error is >= 1/4 on scalings of total length >= "
-        f"{min(lengths):.1f}",
+    instance = (
+        f"L in {depths}, d in 1 and 3, linear and ReLU, 16 weight sets each: random of four sizes, Chebyshev for the "
+        "whole range and near it, and the same after training on the scalings; 250 scalings; the smallest of the "
+        f"largest errors; for all weights the error is >= 1/4 on scalings of total length >= {min(lengths):.1f}"
     )
+    yield _least_error(depths, least, instance)
 
 
 @theorem(
@@ -109,17 +101,13 @@ def lem1b() -> Iterator[Finding]:
         "by differential evolution, before and after training all of P and Q on the scalings; 300 scalings; the "
         "smallest of the largest errors"
     )
-    yield _least_error(
-        depths,
-        printed,
-        form="as printed",
-        statement="For any L-layer weights without restriction some scaling 1 <= gamma <= 2^L of X and y makes the "
-        "relative error at least 1/4.",
-        instance=instance,
-        others={"no weights below": limits},
+    statement = (
+        "For any L-layer weights without restriction some scaling 1 <= gamma <= 2^L of X and y makes the relative "
+        "error at least 1/4."
     )
+    yield _least_error(depths, printed, instance, others={"no weights below": limits}).stated("as printed", statement)
     corrected = [best_unrestricted(layers, 3.0 * (3**layers - 1)) for layers in depths]
-    yield _least_error(depths, corrected, form="as corrected", instance=instance)
+    yield _least_error(depths, corrected, instance).stated("as corrected")
 
 
 @theorem(
@@ -144,16 +132,12 @@ def thm1a() -> Iterator[Finding]:
             gammas = torch.linspace(1, ratio, 300, dtype=torch.float64).sqrt()
             errors = restricted_errors(1, layers, gammas, top=ratio, stride=10 if layers <= 4 else None)
             least.append(float(errors.amax(1).min()))
-        yield _least_error(
-            depths,
-            least,
-            bound=bound,
-            form=form,
-            statement=statement,
-            instance=f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, d=1 (for d >= 2 a w orthogonal to "
-            "x_q makes any relative error infinite), linear and ReLU, 16 weight sets each as in lem1a; 300 "
-            "covariances; the smallest of the largest errors",
+        instance = (
+            f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, d=1 (for d >= 2 a w orthogonal to x_q makes "
+            "any relative error infinite), linear and ReLU, 16 weight sets each as in lem1a; 300 covariances; the "
+            "smallest of the largest errors"
         )
+        yield _least_error(depths, least, instance, bound).stated(form, statement)
 
 
 @theorem(
@@ -166,12 +150,11 @@ def thm1b() -> Iterator[Finding]:
     depths = [1, 2, 3]
     ratios = [(3.0 * (3**layers - 1)) ** 2 for layers in depths]
     least = [best_unrestricted(layers, math.sqrt(ratio), d=2) for layers, ratio in zip(depths, ratios, strict=True)]
-    yield _least_error(
-        depths,
-        least,
-        instance=f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, covariances lambda I, d=2, n=4; "
-        "weight sets as in lem1b; 300 values of lambda; the smallest of the largest errors",
+    instance = (
+        f"(L, beta/alpha) in {list(zip(depths, ratios, strict=True))}, covariances lambda I, d=2, n=4; weight sets as "
+        "in lem1b; 300 values of lambda; the smallest of the largest errors"
     )
+    yield _least_error(depths, least, instance)
 
 
 def deviations(ratio: float) -> Tensor:
@@ -187,21 +170,11 @@ def deviations(ratio: float) -> Tensor:
 def _least_error(
     depths: list[int],
     least: list[float],
-    *,
     instance: str,
     bound: float = 0.25,
-    form: Form = "as stated",
-    statement: str = "",
     others: dict[str, list[float]] | None = None,
 ) -> Finding:
     """The finding that the `least` largest errors at these depths are at least `bound`."""
     y_label = "largest relative error of the best weights"
-    return Finding(
-        measured=min(least),
-        bound=bound,
-        at_least=True,
-        form=form,
-        statement=statement,
-        instance=instance,
-        plot=bound_plot("layers L", depths, y_label, least, bound, others, log_y=False),
-    )
+    plot = bound_plot("layers L", depths, y_label, least, bound, others, log_y=False)
+    return Finding(min(least), bound, instance, plot, at_least=True)

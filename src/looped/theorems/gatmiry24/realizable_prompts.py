@@ -1,7 +1,5 @@
 """Realizable prompts with given eigenvalues, and a model's error on them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch
@@ -42,9 +40,7 @@ def random_directions(eigenvalues: Float[Tensor, "batch d"], generator: torch.Ge
     return vectors * eigenvalues[:, None] @ vectors.mT
 
 
-def square_roots(
-    matrices: Float[Tensor, "*batch d d"],
-) -> tuple[Float[Tensor, "*batch d d"], Float[Tensor, "*batch d d"]]:
+def square_roots(matrices: Float[Tensor, "*batch d d"]) -> tuple[Tensor, Tensor]:
     """The symmetric square root of positive definite matrices, and its inverse."""
     values, vectors = torch.linalg.eigh(matrices)
     roots = values.sqrt()[..., None, :]

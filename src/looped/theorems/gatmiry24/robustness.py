@@ -1,7 +1,5 @@
 """Covariances not seen in training: Theorem 6 (multilayer blows up), 7 (looped stays small), 8 (monotone in depth)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -51,19 +49,14 @@ def thm6() -> Iterator[Finding]:
         ("as printed", 1, "... is at least eps delta' d 9^(L-1); with delta', not its square."),
         ("as corrected", 2, ""),
     ]
+    instance = (
+        f"L in 2, 3, 4, 6, delta' in {DELTAS}, beta = 12 alpha / (1 - delta'), d={D}, eps={mass}; 20 covariances each, "
+        f"the ends and random ones (seed 0), of which the smallest loss counts; training loss {train:.0e}"
+    )
     for form, power, statement in forms:
         bound = mass * deltas**power * D * 9 ** (depths - 1)
-        yield bounded(
-            measured,
-            bound,
-            at_least=True,
-            form=form,
-            statement=statement,
-            instance=f"L in 2, 3, 4, 6, delta' in {DELTAS}, beta = 12 alpha / (1 - delta'), d={D}, eps={mass}; 20 "
-            "covariances each, the ends and random ones (seed 0), of which the smallest loss counts; training loss "
-            f"{train:.0e}",
-            plot=bound_plot("delta' (L = 3)", DELTAS, "loss", measured[shown], bound[shown], log_x=True),
-        )
+        plot = bound_plot("delta' (L = 3)", DELTAS, "loss", measured[shown], bound[shown], log_x=True)
+        yield bounded(measured, bound, instance, plot, at_least=True).stated(form, statement)
 
 
 @theorem(
@@ -93,19 +86,16 @@ def thm7() -> Iterator[Finding]:
                     loss = _largest_loss(model, low, (1 - delta) * high, layers, generator)
                     rows[form].append((seed, layers, loss, bound))
     printed = "... has loss at most min(eps', (1 - alpha/beta)^(2L)), with delta' = delta + ln(d/eps')/L."
+    instance = (
+        f"[alpha, beta] = [1, 8], d={D}, L in 20, 40, 80; four right-spread-out distributions, (eps, delta, eps'/eps) "
+        f"in {SPREADS}, the rest of their mass on random covariances (seeds 0-3); minimisers of the convex loss by "
+        "BFGS; tested on both ends and 30 random covariances, of which the largest loss counts"
+    )
     for form in rows:
-        _, _, losses, limits = zip(*rows[form], strict=True)
+        losses, limits = torch.tensor([row[2:] for row in rows[form]], dtype=torch.float64).T
         shown_layers, shown_losses, shown_limits = zip(*(row[1:] for row in rows[form] if row[0] == 1), strict=True)
-        yield bounded(
-            torch.tensor(losses, dtype=torch.float64),
-            torch.tensor(limits, dtype=torch.float64),
-            form=form,
-            statement=printed if form == "as printed" else "",
-            instance=f"[alpha, beta] = [1, 8], d={D}, L in 20, 40, 80; four right-spread-out distributions, (eps, "
-            f"delta, eps'/eps) in {SPREADS}, the rest of their mass on random covariances (seeds 0-3); minimisers of "
-            "the convex loss by BFGS; tested on both ends and 30 random covariances, of which the largest loss counts",
-            plot=bound_plot("loops L (eps = .5, delta = 0)", shown_layers, "largest loss", shown_losses, shown_limits),
-        )
+        plot = bound_plot("loops L (eps = .5, delta = 0)", shown_layers, "largest loss", shown_losses, shown_limits)
+        yield bounded(losses, limits, instance, plot).stated(form, printed if form == "as printed" else "")
 
 
 @theorem(
@@ -131,20 +121,13 @@ def thm8() -> Iterator[Finding]:
             vectors = orthonormal(4, D, D, generator=generator)
             values = 1 + gap * uniform(4, D, generator=generator)
             largest.append(unevenness(sign * (vectors * values[:, None] @ vectors.mT), generator))
-        yield Finding(
-            measured=min(largest),
-            bound=RISE,
-            at_least=True,
-            tolerance=True,
-            form=form,
-            statement=statement,
-            instance=f"{kind} definite A_t, eigenvalues in [1, 1 + gap], gap in {gaps}, L=4, d={D}, seeds 0-3; "
-            "covariances near rank one, 200 directions, 8 sizes each; measured is the smallest over the A of the "
-            "largest min(rise, fall)",
-            plot=bound_plot(
-                "gap between the A_t", gaps, "largest min(rise, fall) of the loss", largest, RISE, log_x=True
-            ),
+        instance = (
+            f"{kind} definite A_t, eigenvalues in [1, 1 + gap], gap in {gaps}, L=4, d={D}, seeds 0-3; covariances near "
+            "rank one, 200 directions, 8 sizes each; measured is the smallest over the A of the largest min(rise, fall)"
         )
+        y_label = "largest min(rise, fall) of the loss"
+        plot = bound_plot("gap between the A_t", gaps, y_label, largest, RISE, log_x=True)
+        yield Finding(min(largest), RISE, instance, plot, at_least=True, tolerance=True).stated(form, statement)
 
 
 @theorem(
@@ -170,14 +153,12 @@ def thm8b() -> Iterator[Finding]:
         wrong_way = change.clamp_min(0) if top <= 1 else (-change).clamp_min(0)
         changes.append((start, float(wrong_way.max())))
     starts, measured = zip(*sorted(changes), strict=True)
-    yield Finding(
-        measured=max(measured),
-        bound=RISE,
-        tolerance=True,
-        instance=f"{len(starts)} random symmetric A and covariances, d={D}, seed 5, L_0 from {starts[0]} to "
-        f"{starts[-1]}, {after} loops past it; measured is the largest relative change in the wrong direction",
-        plot=bound_plot("L_0", starts, "largest change in the wrong direction", measured, RISE, log_y=False),
+    instance = (
+        f"{len(starts)} random symmetric A and covariances, d={D}, seed 5, L_0 from {starts[0]} to {starts[-1]}, "
+        f"{after} loops past it; measured is the largest relative change in the wrong direction"
     )
+    plot = bound_plot("L_0", starts, "largest change in the wrong direction", measured, RISE, log_y=False)
+    yield Finding(max(measured), RISE, instance, plot, tolerance=True)
 
 
 def overfitted(layers: int, low: float, high: float) -> tuple[KernelTransformer, Tensor]:

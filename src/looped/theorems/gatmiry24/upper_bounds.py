@@ -1,7 +1,5 @@
 """What loops and layers can compute: Theorem 2 (Chebyshev), Theorem 4 (Newton), Theorem 5 (gradient descent)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
@@ -39,13 +37,12 @@ def thm2() -> Iterator[Finding]:
     models = [chebyshev_descent(d=D, n=N, loops=depth(*case), low=1, high=case[0]) for case in cases]
     measured = [float(relative_errors(model, kappa)[-1].max()) for model, (kappa, _) in zip(models, cases, strict=True)]
     shown = [value for value, (_, tolerance) in zip(measured, cases, strict=True) if tolerance == 1e-3]
-    yield bounded(
-        torch.tensor(measured),
-        torch.tensor([tolerance for _, tolerance in cases]),
-        instance=f"kappa in {KAPPAS}, eps in 0.1, 1e-3, 1e-6; d={D}, n={N}, {NUM} random prompts (seed 0) and, for "
-        "each point of a grid of [alpha, beta], one with w and x_q along its eigenvector; worst by measured / bound",
-        plot=bound_plot("kappa", KAPPAS, "error / (|w| |x_q|) at eps = 1e-3", shown, 1e-3, log_x=True),
+    instance = (
+        f"kappa in {KAPPAS}, eps in 0.1, 1e-3, 1e-6; d={D}, n={N}, {NUM} random prompts (seed 0) and, for each point "
+        "of a grid of [alpha, beta], one with w and x_q along its eigenvector; worst by measured / bound"
     )
+    plot = bound_plot("kappa", KAPPAS, "error / (|w| |x_q|) at eps = 1e-3", shown, 1e-3, log_x=True)
+    yield bounded(torch.tensor(measured), torch.tensor([tolerance for _, tolerance in cases]), instance, plot)
 
 
 @theorem(
@@ -60,15 +57,13 @@ def thm5() -> Iterator[Finding]:
         model = looped_descent(d=D, n=N, loops=loops, rate=1 / (2 * kappa))
         errors.append(relative_errors(model, kappa).amax(1))
         bounds.append((1 - 1 / (2 * kappa)) ** torch.arange(1, loops + 1, dtype=torch.float64))
-    yield bounded(
-        torch.stack(errors),
-        torch.stack(bounds) + EXACT,
-        instance=f"kappa in {KAPPAS}, L = 1..{loops}; d={D}, n={N}, {NUM} random prompts (seed 0) and one for each "
-        f"point of a grid of [alpha, beta]; {EXACT} is allowed for rounding; the worst by measured / bound",
-        plot=bound_plot(
-            "loops L (kappa = 16)", range(1, loops + 1, 8), "error / (|w| |x_q|)", errors[1][::8], bounds[1][::8]
-        ),
+    instance = (
+        f"kappa in {KAPPAS}, L = 1..{loops}; d={D}, n={N}, {NUM} random prompts (seed 0) and one for each point of a "
+        f"grid of [alpha, beta]; {EXACT} is allowed for rounding; the worst by measured / bound"
     )
+    x_label, x = "loops L (kappa = 16)", range(1, loops + 1, 8)
+    plot = bound_plot(x_label, x, "error / (|w| |x_q|)", errors[1][::8], bounds[1][::8])
+    yield bounded(torch.stack(errors), torch.stack(bounds) + EXACT, instance, plot)
 
 
 @theorem(
@@ -97,31 +92,19 @@ def thm4() -> Iterator[Finding]:
         f"kappa={kappa:g}, alpha = 1/beta^2, {loops} loops after {NUM_BEFORE} further layers, {D} registers and {N} "
         f"position coordinates beside (x, y); d={D}, n={N}, {len(prompts.w)} prompts (seed 0)"
     )
-    yield Finding(
-        measured=float(printed[shown]),
-        bound=float(bound[shown]),
-        form="as printed",
-        statement="Newton's iterate M_j = 2 M_{j-1} Sigma M_{j-1}, M_0 = alpha Sigma, tends to Sigma^-1: after L loops "
-        "its error is at most |w| |x_q| (1 - alpha lambda_min^2)^(2^L).",
-        instance=f"{instance}, at L = {shown}",
-        plot=_over_loops(printed[: shown + 1], bound[: shown + 1]),
+    plot = _over_loops(printed[: shown + 1], bound[: shown + 1])
+    finding = Finding(float(printed[shown]), float(bound[shown]), f"{instance}, at L = {shown}", plot)
+    yield finding.stated(
+        "as printed",
+        "Newton's iterate M_j = 2 M_{j-1} Sigma M_{j-1}, M_0 = alpha Sigma, tends to Sigma^-1: after L loops its error "
+        "is at most |w| |x_q| (1 - alpha lambda_min^2)^(2^L).",
     )
-    yield Finding(
-        measured=relative_difference(outputs, expected),
-        bound=EXACT,
-        tolerance=True,
-        form="as corrected",
-        instance=instance,
-        plot=_over_loops((outputs - expected).abs().amax(1) / expected.abs().max(), EXACT),
-    )
-    yield bounded(
-        error,
-        bound + EXACT,
-        form="as corrected",
-        statement="That output has |TF - w'x_q| <= |w| |x_q| (1 - alpha lambda_min^2)^(2^L): log(beta/alpha) loops do.",
-        instance=f"{instance}; {EXACT} is allowed for rounding",
-        plot=_over_loops(error, bound),
-    )
+    plot = _over_loops((outputs - expected).abs().amax(1) / expected.abs().max(), EXACT)
+    finding = Finding(relative_difference(outputs, expected), EXACT, instance, plot, tolerance=True)
+    yield finding.stated("as corrected")
+    finding = bounded(error, bound + EXACT, f"{instance}; {EXACT} is allowed for rounding", _over_loops(error, bound))
+    statement = "That output has |TF - w'x_q| <= |w| |x_q| (1 - alpha lambda_min^2)^(2^L): log(beta/alpha) loops do."
+    yield finding.stated("as corrected", statement)
 
 
 @theorem(
@@ -144,15 +127,13 @@ def rates() -> Iterator[Finding]:
     chebyshev, others = depths["Chebyshev"], {name: depths[name] for name in ("gradient descent", "Newton")}
     theory = [depth(kappa, 1e-3) for kappa in KAPPAS]
     target = {"Chebyshev": 0.5, "gradient descent": 1.0, "Newton": 2.0}
-    yield Finding(
-        measured=max(abs(fitted[name] / target[name] - 1) for name in target),
-        bound=0.1,
-        tolerance=True,
-        instance="fitted " + ", ".join(f"{name} {fitted[name]:.3f} for {target[name]:g}" for name in target)
+    instance = (
+        "fitted " + ", ".join(f"{name} {fitted[name]:.3f} for {target[name]:g}" for name in target)
         + f"; kappa in {KAPPAS}, depths " + ", ".join(f"{name} {depths[name]}" for name in target)
-        + f"; d={D}, n={N}, {NUM} random and {NUM} extreme prompts; measured is the largest relative deviation",
-        plot=bound_plot("kappa", KAPPAS, "least depth with error 1e-3", chebyshev, theory, others, log_x=True),
+        + f"; d={D}, n={N}, {NUM} random and {NUM} extreme prompts; measured is the largest relative deviation"
     )  # fmt: skip
+    plot = bound_plot("kappa", KAPPAS, "least depth with error 1e-3", chebyshev, theory, others, log_x=True)
+    yield Finding(max(abs(fitted[name] / target[name] - 1) for name in target), 0.1, instance, plot, tolerance=True)
 
 
 def depth(kappa: float, tolerance: float) -> int:

@@ -1,7 +1,5 @@
 """The best weights that can be found, random weights, and their errors on prompts scaled over a whole range."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

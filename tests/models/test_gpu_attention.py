@@ -10,6 +10,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="triton comes with torch for GPUs; the CPU wheel has none")
 
+from looped.models.gpu import causal_attention
 from looped.models.gpu.causal_attention import attention, attention_backward
 from models.interpreter import DEVICE, repair
 
@@ -19,6 +20,20 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2e-2}
 @pytest.fixture(autouse=True)
 def _bfloat16(monkeypatch):
     repair(monkeypatch)
+
+
+def _choose(monkeypatch, unrolled):
+    monkeypatch.setattr(causal_attention, "_unrolls", lambda *shape: unrolled)
+
+
+def _backward(up, qkv, out, lse, heads):
+    """The slope along qkv; the sums of its queries' part are checked on the way."""
+    dqkv, sums = torch.empty_like(qkv), torch.empty_like(up[:, 0], dtype=torch.float32)
+    attention_backward(up, qkv, out, lse, heads, dqkv=dqkv, sums=sums)
+    expected = dqkv[..., : sums.shape[-1]].double().sum(1)
+    close = TOLERANCE[qkv.dtype] * qkv.shape[1] ** 0.5
+    assert (sums - expected).abs().max() <= close * expected.abs().max().clamp(min=1)
+    return dqkv
 
 
 def _normal(*shape, dtype, seed):
@@ -52,63 +67,64 @@ SHAPES = [  # rows, tokens, heads, width
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("unrolled", [True, False])
 @pytest.mark.parametrize(("rows", "seq", "heads", "width"), SHAPES)
-def test_output_and_slope_are_those_of_plain_attention(rows, seq, heads, width, unrolled, dtype):
+def test_output_and_slope_are_those_of_plain_attention(rows, seq, heads, width, unrolled, dtype, monkeypatch):
+    _choose(monkeypatch, unrolled)
     if DEVICE.type == "cuda" and unrolled and dtype == torch.float32:
         pytest.skip("float32 unrolled is never chosen: it compiles for half a minute")
     qkv = _normal(rows, seq, 3 * heads * width, dtype=dtype, seed=seq)
     up = _normal(rows, seq, heads * width, dtype=dtype, seed=seq + 1)
     out, norms, slope = _plain(qkv, heads, up)
-    result, lse = attention(qkv, heads, unrolled=unrolled)
+    result, lse = attention(qkv, heads)
     assert result.dtype == dtype
     assert lse.dtype == torch.float32
     _near(result, out, dtype)
     _near(lse, norms, torch.float32)
-    _near(attention_backward(up, qkv, result, lse, heads, unrolled=unrolled), slope, dtype)
+    _near(_backward(up, qkv, result, lse, heads), slope, dtype)
 
 
 @pytest.mark.parametrize(("seq", "dtype"), [(202, torch.bfloat16), (202, torch.float32), (82, torch.float32)])
-@pytest.mark.parametrize("parts", [1, 2, None])
-def test_long_sequences_and_parts_of_the_tiles(seq, dtype, parts):
+@pytest.mark.parametrize("split", [True, False])
+def test_long_sequences_and_parts_of_the_tiles(seq, dtype, split, monkeypatch):
+    monkeypatch.setattr(causal_attention, "SPLIT_TILES_BELOW", 2048 if split else 0)
     qkv = _normal(1, seq, 3 * 2 * 32, dtype=dtype, seed=4)
     up = _normal(1, seq, 2 * 32, dtype=dtype, seed=5)
     out, norms, slope = _plain(qkv, 2, up)
-    result, lse = attention(qkv, 2, parts=parts)
+    result, lse = attention(qkv, 2)
     _near(result, out, dtype)
     _near(lse, norms, torch.float32)
-    _near(attention_backward(up, qkv, result, lse, 2, parts=parts), slope, dtype)
+    _near(_backward(up, qkv, result, lse, 2), slope, dtype)
 
 
 @pytest.mark.parametrize("unrolled", [True, False])
-def test_large_scores_do_not_overflow(unrolled):
+def test_large_scores_do_not_overflow(unrolled, monkeypatch):
+    _choose(monkeypatch, unrolled)
     dtype = torch.bfloat16
     qkv = 30 * _normal(2, 40, 3 * 16, dtype=dtype, seed=6)
     up = _normal(2, 40, 16, dtype=dtype, seed=7)
     out, norms, _ = _plain(qkv, 1, up)
-    result, lse = attention(qkv, 1, unrolled=unrolled)
+    result, lse = attention(qkv, 1)
     _near(result, out, dtype)
     _near(lse, norms, torch.float32)
-    assert attention_backward(up, qkv, result, lse, 1, unrolled=unrolled).isfinite().all()
+    assert _backward(up, qkv, result, lse, 1).isfinite().all()
 
 
 @pytest.mark.parametrize("unrolled", [True, False])
-def test_results_go_into_strided_buffers_and_nowhere_else(unrolled):
+def test_results_go_into_strided_buffers_and_nowhere_else(unrolled, monkeypatch):
+    _choose(monkeypatch, unrolled)
     rows, seq, heads, width, dtype = 2, 37, 2, 16, torch.bfloat16
     qkv = _normal(rows, seq, 3 * heads * width, dtype=dtype, seed=8)
     up = _normal(rows, seq, heads * width, dtype=dtype, seed=9)
-    plain = attention(qkv, heads, unrolled=unrolled)
-    slope = attention_backward(up, qkv, *plain, heads, unrolled=unrolled)
+    plain = attention(qkv, heads)
+    slope = _backward(up, qkv, *plain, heads)
     outs = torch.full((rows, 3, seq + 2, heads * width + 16), 7.0, dtype=dtype, device=DEVICE)
     norms = torch.full((2, rows, heads, seq), 7.0, device=DEVICE)
     slopes = torch.full((rows, 3, seq, 3 * heads * width), 7.0, dtype=dtype, device=DEVICE)
-    out, lse = attention(
-        qkv, heads, out=outs[:, 1, :seq, : heads * width], lse=norms[1], unrolled=unrolled
-    )  # fmt: skip
+    out, lse = attention(qkv, heads, out=outs[:, 1, :seq, : heads * width], lse=norms[1])
     assert out.data_ptr() == outs[:, 1].data_ptr()
     wide = torch.zeros(rows, seq, 5 * heads * width, dtype=dtype, device=DEVICE)
     wide[..., heads * width : 2 * heads * width] = up
-    attention_backward(
-        wide[..., heads * width : 2 * heads * width], qkv, out, lse, heads, dqkv=slopes[:, 2], unrolled=unrolled
-    )
+    up, sums = wide[..., heads * width : 2 * heads * width], torch.empty(rows, heads * width, device=DEVICE)
+    attention_backward(up, qkv, out, lse, heads, dqkv=slopes[:, 2], sums=sums)
     assert torch.equal(outs[:, 1, :seq, : heads * width], plain[0])
     assert torch.equal(norms[1], plain[1])
     assert torch.equal(slopes[:, 2], slope)

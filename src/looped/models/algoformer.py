@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import Activation, Block, LayerNorm, Linear, gelu
-from looped.models.decoder import Context, interleave
+from looped.models.decoder import Context, batch_axis, interleave
 from looped.prompt import AnyPrompt, Sequence
 
 
@@ -197,10 +197,10 @@ class AlgoFormer(LoopedModel):
                 f"a prompt may have at most {self.config.positions} tokens here; got {seq}. "
                 "Shorten it, or raise `positions` and train anew."
             )
-        stream = stream + _axis(self.positions[..., :seq, :])
+        stream = stream + batch_axis(self.positions[..., :seq, :])
         if self.marks is not None:
             count = self.marks.shape[-2]
-            stream = torch.cat((stream[..., :-count, :], stream[..., -count:, :] + _axis(self.marks)), -2)
+            stream = torch.cat((stream[..., :-count, :], stream[..., -count:, :] + batch_axis(self.marks)), -2)
         for block in self.pre:
             stream = block(stream)
         return Context(stream)
@@ -295,8 +295,3 @@ def pairs(xs: Float[Tensor, "*batch n d"], ys: Float[Tensor, "*batch n outputs"]
 def given(tokens: Float[Tensor, "*batch seq token"] | Int[Tensor, "*batch seq"]) -> Sequence:
     """Tokens as a sequence to predict from; the targets are the tokens themselves, and are not read."""
     return Sequence(tokens, tokens)
-
-
-def _axis(weight: Tensor) -> Tensor:
-    """Insert the batch axis, of length 1, into the weights of a stack of models."""
-    return weight if weight.ndim == 2 else weight[:, None]

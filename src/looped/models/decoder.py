@@ -152,13 +152,17 @@ class LoopedDecoder(LoopedModel):
         return stream + self._positions(stream) if self.config.inside else stream
 
     def _positions(self, tokens: Tensor) -> Tensor:
-        positions = self.positions[..., : tokens.shape[-2], :]
-        return positions if positions.ndim == 2 else positions[:, None]
+        return batch_axis(self.positions[..., : tokens.shape[-2], :])
 
     def _shared(self, tokens: Tensor) -> Tensor:
         """Give every model of a stack the same prompts, unless each has its own already."""
         stacked = self.positions.ndim == 3 and tokens.ndim == 3
         return tokens.expand(self.positions.shape[0], -1, -1, -1) if stacked else tokens
+
+
+def batch_axis(weight: Tensor) -> Tensor:
+    """Insert the batch axis, of length 1, into the weights of a stack of models."""
+    return weight if weight.ndim == 2 else weight[:, None]
 
 
 def interleave(prompt: Prompt, dtype: torch.dtype | None = None) -> Float[Tensor, "*models batch seq d"]:

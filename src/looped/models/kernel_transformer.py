@@ -19,19 +19,8 @@ from torch.nn.functional import pad
 from looped.functional import kernels
 from looped.functional.attention import kernel_attention
 from looped.functional.kernels import Kernel
+from looped.models import patterns
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
-from looped.models.patterns import (
-    BlockValue,
-    CovariateScores,
-    FactoredScores,
-    FullScores,
-    FullValue,
-    LabelValue,
-    RestrictedValue,
-    ScorePattern,
-    UnitValue,
-    ValuePattern,
-)
 from looped.prompt import AnyPrompt
 
 Readout = Callable[[Tensor, int], Tensor]
@@ -60,9 +49,9 @@ class Head:
 
     kernel: Kernel = kernels.linear
     """h, a function of (keys, queries): a kernel, `attention.softmax`, or any function like them."""
-    value: ValuePattern
+    value: patterns.ValuePattern
     """The values V z_i of the examples."""
-    scores: ScorePattern
+    scores: patterns.ScorePattern
     """What the kernel reads: h(B z_i, C z_j)."""
 
 
@@ -128,8 +117,8 @@ class KernelTransformerConfig(ModelConfig):
             if value < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
         narrow = self.d + 1
-        patterns = [pattern for head in self.heads for pattern in (head.value, head.scores)]
-        reads_rest = any(pattern.shapes(self.d, self.width) != pattern.shapes(self.d, narrow) for pattern in patterns)
+        both = [pattern for head in self.heads for pattern in (head.value, head.scores)]
+        reads_rest = any(pattern.shapes(self.d, self.width) != pattern.shapes(self.d, narrow) for pattern in both)
         if self.width > narrow and not reads_rest:
             raise ValueError(
                 "no head reads more of a row than (x, y), so `registers` and `positions` must be 0; got "
@@ -248,7 +237,8 @@ def restricted(
 
     Ref: gatmiry24, Eq. (2) and (5). `layers` = `loops` is its multilayer model, `layers` = 1 its looped one.
     """
-    head = Head(kernel=kernel, value=RestrictedValue() if tilted else UnitValue(), scores=CovariateScores())
+    value = patterns.RestrictedValue() if tilted else patterns.UnitValue()
+    head = Head(kernel=kernel, value=value, scores=patterns.CovariateScores())
     return KernelTransformerConfig(d=d, loops=loops, layers=layers, heads=(head,), scale=-1.0, mean=True, **fields)
 
 
@@ -261,7 +251,7 @@ def unrestricted(
 
     Ref: gatmiry24, Eq. (2).
     """
-    head = Head(kernel=kernel, value=FullValue(), scores=FullScores())
+    head = Head(kernel=kernel, value=patterns.FullValue(), scores=patterns.FullScores())
     return KernelTransformerConfig(d=d, loops=loops, layers=layers, heads=(head,), scale=-1.0, mean=True, **fields)
 
 
@@ -274,9 +264,9 @@ def functional(
 
     Ref: cheng24, Eq. (3) and (26), Assumption 4.4.
     """
-    value = BlockValue() if transform else LabelValue()
+    value, scores = patterns.BlockValue() if transform else patterns.LabelValue(), patterns.FactoredScores()
     each_kernel = kernel if isinstance(kernel, tuple) else (kernel,)
-    heads = tuple(Head(kernel=head_kernel, value=value, scores=FactoredScores()) for head_kernel in each_kernel)
+    heads = tuple(Head(kernel=head_kernel, value=value, scores=scores) for head_kernel in each_kernel)
     return KernelTransformerConfig(d=d, loops=loops, layers=layers, heads=heads, **fields)
 
 
@@ -291,7 +281,7 @@ def vector(*, d: int, loops: int, layers: int = 1, **fields) -> KernelTransforme
         d=d,
         loops=loops,
         layers=layers,
-        heads=(Head(value=FullValue(), scores=FullScores()),),
+        heads=(Head(value=patterns.FullValue(), scores=patterns.FullScores()),),
         scale=-1.0,
         hide_label=False,
         query_only=True,

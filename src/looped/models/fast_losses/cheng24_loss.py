@@ -2,13 +2,11 @@
 
 The numbers are those of `KernelTransformer` with heads V = diag(A, r) and autograd. It computes less for them:
 
-- there are no (d+1) x (d+1) matrices: A, r and M = B'C act on their own coordinates;
-- the last layer is read only at the query's label, so it costs one row of scores, and the first layer passes no
-  gradient on to its input;
+- A, r and M = B'C act on their own coordinates, without (d+1) x (d+1) matrices;
+- the last layer costs one row of scores, and the first passes no gradient on to its input;
 - where h is linear, a prompt enters through X'X, X'y and x_q, which all steps on one minibatch share;
-- prompts are the last axis, so every inner loop runs over them (`batch_last`), and they pass through in chunks that
-  stay in the cache, forward and backward before the next one (`cheng24_plan`); on a GPU a layer is one kernel
-  (`cheng24_gpu`).
+- prompts are the last axis (`batch_last`) and pass through in chunks that stay in the cache, forward and backward
+  (`cheng24_plan`); on a GPU a layer is one kernel (`cheng24_gpu`).
 
 Ref: cheng24, Eq. (3), (5) and (26).
 """
@@ -86,12 +84,9 @@ def prepare(prompt: Prompt, heads: Sequence[Kernel], *, chunk: int | None = None
         chunk = math.ceil(count / (threads * math.ceil(count / (most * threads))) / 16) * 16
     parts = []
     for x, y in zip(xs.split(chunk, 1), ys.split(chunk, 1), strict=True):
-        target = y[..., -1].contiguous()
-        if only_linear:
-            parts.append(Chunk(None, moments(x, y), target))
-        else:
-            hidden = torch.cat([y[..., :-1], torch.zeros_like(y[..., -1:])], -1)
-            parts.append(Chunk(to_last(torch.cat([x, hidden[..., None]], -1).mT), None, target))
+        hidden = torch.cat([y[..., :-1], torch.zeros_like(y[..., -1:])], -1)
+        rows = None if only_linear else to_last(torch.cat([x, hidden[..., None]], -1).mT)
+        parts.append(Chunk(rows, moments(x, y) if only_linear else None, y[..., -1].contiguous()))
     return tuple(parts)
 
 
@@ -128,10 +123,9 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, batch, heads, transforms, *flat):
-        values, weights = iter(flat), []
-        for free in transforms:
-            score = next(values)
-            weights.append(HeadWeights(score, next(values) if free else None, next(values)))
+        values = iter(flat)
+        # a tuple is read from left to right: score, transform, label
+        weights = [HeadWeights(next(values), next(values) if free else None, next(values)) for free in transforms]
         if not any(ctx.needs_input_grad):
             targets = torch.cat([chunk.target for chunk in batch], 1)
             return (predictions(weights, heads, batch) - targets).square().mean(1)

@@ -62,23 +62,21 @@ def unpack(flat: Float[Tensor, " size"], like: Sequence[HeadWeights]) -> list[He
 
 
 def _views(flat: Tensor, like: Sequence[HeadWeights]) -> list[_HeadViews]:
-    parts = iter(flat[: _size(like)].split([size for head in like for size in _sizes(head)]))
-    views = []
+    views, rest = [], flat
     for head in like:
         models, layers, d, _ = head.score.shape
-        score, value = next(parts).view(layers, models, d, d), next(parts)
-        width = 1 if head.transform is None else d + 1
-        views.append(_HeadViews(score, value.view(layers, models, width, width)))
+        width = _value_width(head)
+        score, value, rest = rest.tensor_split((head.score.numel(), _size([head])))
+        views.append(_HeadViews(score.view(layers, models, d, d), value.view(layers, models, width, width)))
     return views
 
 
-def _sizes(head: HeadWeights) -> tuple[int, int]:
-    width = 1 if head.transform is None else head.score.shape[-1] + 1
-    return head.score.numel(), head.label.numel() * width * width
+def _value_width(head: HeadWeights) -> int:
+    return 1 if head.transform is None else head.score.shape[-1] + 1
 
 
 def _size(like: Sequence[HeadWeights]) -> int:
-    return sum(size for head in like for size in _sizes(head))
+    return sum(head.score.numel() + head.label.numel() * _value_width(head) ** 2 for head in like)
 
 
 class _SavedActivations(NamedTuple):
@@ -154,11 +152,11 @@ class Plan:
             width = head.value.shape[-1]
             queries = self._matrix_times(head.score[layer], rows[:, : self._d])
             if kernel is kernels.linear:
-                scores = self._product(examples[:, -width:], _transposed(xs))
+                scores = self._product(examples[:, -width:], xs.transpose(1, 2))
                 sums = self._product(scores, queries)
             else:
-                scores = self._apply_kernel(self._product(_transposed(queries), xs), kernel)
-                sums = self._product(examples[:, -width:], _transposed(scores))
+                scores = self._apply_kernel(self._product(queries.transpose(1, 2), xs), kernel)
+                sums = self._product(examples[:, -width:], scores.transpose(1, 2))
             self._matrix_times(head.value[layer], sums, after[:, -width:], add=True)
             saved.append(_SavedActivations(queries, scores, sums))
         return saved
@@ -169,8 +167,8 @@ class Plan:
         label, saved = ys[:, :, self._n :], []
         for head, kernel in zip(self._weight_views, self._heads, strict=True):
             query = self._matrix_times(head.score[-1], xs[:, :, self._n :])
-            scores = self._apply_kernel(self._product(_transposed(query), xs[:, :, : self._n]), kernel)
-            sums = self._product(scores, _transposed(ys[:, :, : self._n]))
+            scores = self._apply_kernel(self._product(query.transpose(1, 2), xs[:, :, : self._n]), kernel)
+            sums = self._product(scores, ys[:, :, : self._n].transpose(1, 2))
             self._record(torch.addcmul, label, head.value[-1, :, -1:, -1:, None], sums, out=self._label)
             label = self._label
             saved.append(_SavedActivations(query, scores, sums))
@@ -193,7 +191,7 @@ class Plan:
             if kernel is softmax:
                 self._record(grad_raw.addcmul_, grad_sums, sums, value=-1)
             self._through_kernel(grad_raw, scores, kernel)
-            grad_queries = self._product(xs[:, :, : self._n], _transposed(grad_raw))
+            grad_queries = self._product(xs[:, :, : self._n], grad_raw.transpose(1, 2))
             self._outer(grad_queries, xs[:, :, self._n :], head_grad.score[-1])
             if self._layers > 1:
                 self._record(grad_y[:, :, : self._n].addcmul_, grad_sums, scores)
@@ -218,21 +216,21 @@ class Plan:
             grad_queries = self._scratch("grad_queries", *queries.shape)
             if kernel is kernels.linear:
                 grad_raw = None
-                self._product(_transposed(scores), grad_sums, grad_queries)
+                self._product(scores.transpose(1, 2), grad_sums, grad_queries)
             else:
                 start = self._minus_mean(grad_sums, sums) if kernel is softmax else None
                 grad_raw = self._product(
-                    _transposed(grad_sums), values, self._scratch("grad_raw", *scores.shape), start=start
+                    grad_sums.transpose(1, 2), values, self._scratch("grad_raw", *scores.shape), start=start
                 )
                 self._through_kernel(grad_raw, scores, kernel)
-                self._product(xs, _transposed(grad_raw), grad_queries)
+                self._product(xs, grad_raw.transpose(1, 2), grad_queries)
             self._outer(grad_queries, rows[:, : self._d], head_grad.score[layer])
             if layer == 0:
                 continue
             self._matrix_times(head.score[layer].mT, grad_queries, grad_rows[:, : self._d], add=True)
             if grad_raw is None:
-                grad_scores = self._product(grad_sums, _transposed(queries))
-                self._product(_transposed(grad_scores), values, grad_xs, start=grad_xs)
+                grad_scores = self._product(grad_sums, queries.transpose(1, 2))
+                self._product(grad_scores.transpose(1, 2), values, grad_xs, start=grad_xs)
                 self._product(grad_scores, xs, grad_values, start=grad_values)
             else:
                 self._product(queries, grad_raw, grad_xs, start=grad_xs)
@@ -267,8 +265,3 @@ class Plan:
         self._record(torch.sum, terms, 1, out=mean)
         self._record(mean.neg_)
         return mean[:, :, None]
-
-
-def _transposed(matrices: Tensor) -> Tensor:
-    """Each prompt's matrix transposed."""
-    return matrices.transpose(1, 2)

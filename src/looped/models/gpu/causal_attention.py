@@ -44,56 +44,42 @@ LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 
 def attention(
-    qkv: Tensor,
-    heads: int,
-    *,
-    out: Tensor | None = None,
-    lse: Tensor | None = None,
-    unrolled: bool | None = None,
-    parts: int | None = None,
+    qkv: Tensor, heads: int, *, out: Tensor | None = None, lse: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(rows, seq, 3 heads width) -> mixed values (rows, seq, heads width) and log-sum-exps (rows, heads, seq).
-
-    `unrolled` chooses the kernel and `parts` how many programs share a head; None decides by the shape.
-    """
+    """(rows, seq, 3 heads width) -> mixed values (rows, seq, heads width) and log-sum-exps (rows, heads, seq)."""
     rows, seq, inner, width = _shape(qkv, heads)
     out = qkv.new_empty(rows, seq, inner) if out is None else out
     lse = qkv.new_empty(rows, heads, seq, dtype=torch.float32) if lse is None else lse
     _check(out, "out", (rows, seq, inner), qkv.dtype)
     _check(lse, "lse", (rows, heads, seq), torch.float32)
-    flat, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, "forward", unrolled, parts)
-    (_forward if flat else _forward_looped)[grid](
+    unrolled, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, "forward")
+    (_forward if unrolled else _forward_looped)[grid](
         qkv, out, lse, heads, seq, *qkv.stride()[:2], *out.stride()[:2], *lse.stride()[:2], **constants
     )
     return out, lse
 
 
 def attention_backward(
-    dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, *, dqkv: Tensor | None = None,
-    sums: Tensor | None = None, unrolled: bool | None = None, parts: int | None = None,
-) -> Tensor:  # fmt: skip
-    """The gradient along qkv, packed like it, given that along `attention`'s output and what `attention` returned.
+    dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, heads: int, *, dqkv: Tensor, sums: Tensor
+) -> None:
+    """Write the gradient along qkv into `dqkv`, given that along `attention`'s output and what `attention` returned.
 
     `sums` (rows, heads width) in float32 receives the queries' part summed over each row's tokens, from which the
     bias's gradient is made. (For keys this sum is zero, and for values it is that of `dout`: softmax weights sum to 1.)
     """
     rows, seq, inner, width = _shape(qkv, heads)
-    dqkv = qkv.new_empty(qkv.shape) if dqkv is None else dqkv
     _check(dout, "dout", (rows, seq, inner), qkv.dtype)
     _check(out, "out", (rows, seq, inner), qkv.dtype)
     _check(lse, "lse", (rows, heads, seq), torch.float32)
     _check(dqkv, "dqkv", tuple(qkv.shape), qkv.dtype)
-    flat, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, "backward", unrolled, parts)
+    unrolled, grid, constants = _plan(qkv.dtype, rows * heads, seq, width, "backward")
     tensors = (qkv, out, lse, dout, dqkv)
     steps = [step for tensor in tensors for step in tensor.stride()[:2]]
-    if flat:
-        into = dqkv if sums is None else sums
-        _backward[grid](*tensors, into, heads, seq, *steps, into.stride(0), SUMS=sums is not None, **constants)
+    if unrolled:
+        _backward[grid](*tensors, sums, heads, seq, *steps, sums.stride(0), **constants)
     else:
         _backward_looped[grid](*tensors, heads, seq, *steps, **constants)
-        if sums is not None:
-            torch.sum(dqkv[..., :inner], 1, dtype=torch.float32, out=sums)
-    return dqkv
+        torch.sum(dqkv[..., :inner], 1, dtype=torch.float32, out=sums)
 
 
 def _shape(qkv: Tensor, heads: int) -> tuple[int, int, int, int]:
@@ -120,20 +106,20 @@ def _check(tensor: Tensor, name: str, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def _plan(
-    dtype: torch.dtype, units: int, seq: int, width: int, direction: str, unrolled: bool | None, parts: int | None
+    dtype: torch.dtype, units: int, seq: int, width: int, direction: str
 ) -> tuple[bool, tuple[int, ...], dict[str, int]]:
     """Whether unrolled, the grid, and the kernel's constants, for `units` = rows x heads."""
     tiles = triton.cdiv(seq, TILE)
-    if unrolled is None:
-        unrolled = dtype == torch.bfloat16 and seq <= LONGEST_UNROLLED and width <= 32
-    if parts is None:
-        parts = tiles if units < SPLIT_TILES_BELOW else 1
     constants = {"WIDTH": width, "TILE": TILE, "num_warps": WARPS[dtype], "num_stages": 1}
-    if not unrolled:
-        return False, (units, parts), constants
+    if not _unrolls(dtype, seq, width):
+        return False, (units, tiles if units < SPLIT_TILES_BELOW else 1), constants
     if units > LIMIT_REGISTERS_ABOVE:
         constants["maxnreg"] = REGISTERS[direction]
     return True, (units,), constants | {"COUNT": tiles}
+
+
+def _unrolls(dtype: torch.dtype, seq: int, width: int) -> bool:
+    return dtype == torch.bfloat16 and seq <= LONGEST_UNROLLED and width <= 32
 
 
 @triton.jit
@@ -220,8 +206,7 @@ def _forward(
 @triton.jit
 def _backward(
     qkv, out, lse, dout, dqkv, sums, heads, seq, qkv_row, qkv_token, out_row, out_token, lse_row, lse_head, dout_row,
-    dout_token, dqkv_row, dqkv_token, sums_row, SUMS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
-    COUNT: tl.constexpr,
+    dout_token, dqkv_row, dqkv_token, sums_row, WIDTH: tl.constexpr, TILE: tl.constexpr, COUNT: tl.constexpr,
 ):  # fmt: skip
     """Each tile of keys with the queries that see it: ds = p (dout v' - sum(dout out)), transposed: keys are rows.
 
@@ -266,15 +251,13 @@ def _backward(
             dq = dqs[i - j] + _dot(ds.T, k)
             if i == j:
                 _write(dq_at, dq * scale, i, seq, dqkv_token, TILE, WIDTH)
-                if SUMS:  # the gradient of tokens past the end is zero
-                    sum_q += tl.sum(dq, 0)
+                sum_q += tl.sum(dq, 0)  # the gradient of tokens past the end is zero
             else:
                 later = later + (dq,)
         dqs = later
         _write(dk_at, dk * scale, j, seq, dqkv_token, TILE, WIDTH)
         _write(dv_at, dv, j, seq, dqkv_token, TILE, WIDTH)
-    if SUMS:
-        tl.store(sums, sum_q * scale)
+    tl.store(sums, sum_q * scale)
 
 
 @triton.jit

@@ -9,24 +9,17 @@ streams are bfloat16 or float32; norms, softmax and all sums are float32.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from looped.models.blocks import Block
 from looped.models.decoder import LoopedDecoder
+from looped.models.gpu import norms
 from looped.models.gpu.activation import gelu, gelu_backward, parts_of
 from looped.models.gpu.causal_attention import attention, attention_backward
-from looped.models.gpu.norms import (
-    SLOTS,
-    Vectors,
-    norm2,
-    norm2_backward,
-    norm_inject_norm1,
-    norm_inject_norm1_backward,
-    vector_gradients,
-)
+from looped.models.gpu.norms import SLOTS, Vectors
 
 BLOCK = "blocks.0."
 NAMES = (
@@ -67,9 +60,7 @@ class SavedActivations(NamedTuple):
 
 def weights_of(model: LoopedDecoder, low: LoopedDecoder) -> tuple[Matrices, Vectors]:
     """Matrices from the copy in low precision, vectors from the model; all with an axis of models in front."""
-    block, copy = model.blocks[0], low.blocks[0]
-    assert isinstance(block, Block)
-    assert isinstance(copy, Block)
+    block, copy = cast(Block, model.blocks[0]), cast(Block, low.blocks[0])
 
     def pair(norm: Any) -> tuple[Tensor, Tensor]:
         return _stacked(norm.weight, 1), _stacked(norm.bias, 1)
@@ -103,14 +94,14 @@ def one_loop(
     models, rows = len(matrices.qkv), prompt.shape[-3]
     old, prompt = _flat(state, models), _flat(prompt, models)
     h0, h1, h2, a, c = (torch.empty_like(old) for _ in range(5))
-    norm_inject_norm1(old, prompt, vectors, first=True, out=(h0, h1, a))
+    norms.norm_inject_norm1(old, prompt, vectors, first=True, out=(h0, h1, a))
     qkv = _affine(a, matrices.qkv, matrices.qkv_bias)
     o, _ = attention(qkv.view(models * rows, -1, qkv.shape[-1]), heads)
     _add(h1, o.view_as(h0), matrices.proj)
-    norm2(h1, vectors, out=(h2, c))
+    norms.norm2(h1, vectors, out=(h2, c))
     g = _gelu_affine(c, matrices.fc, matrices.fc_bias)
     _add(h2, g, matrices.out)
-    norm_inject_norm1(h2, prompt, vectors, first=False, answers=answers, state=old)
+    norms.norm_inject_norm1(h2, prompt, vectors, first=False, answers=answers, state=old)
     return state
 
 
@@ -143,20 +134,20 @@ class Loops(torch.autograd.Function):
             t = max(time, 0)  # loops ahead write to the first slot, which the first loop with gradient overwrites
             previous = time - 1 - (loops - keep)
             into = answers[previous] if previous >= 0 else None
-            norm_inject_norm1(
+            norms.norm_inject_norm1(
                 x, p, vectors, first=time == -ahead, answers=into, out=(saved.h0[t], saved.h1[t], saved.a[t])
             )
             _affine(saved.a[t], matrices.qkv, matrices.qkv_bias, out=saved.qkv[t])
             attention(_rows(saved.qkv[t], seq), heads, out=_rows(saved.o[t], seq), lse=saved.lse[t])
             _add(saved.h1[t], saved.o[t], matrices.proj)
-            norm2(saved.h1[t], vectors, out=(saved.h2[t], saved.c[t]))
+            norms.norm2(saved.h1[t], vectors, out=(saved.h2[t], saved.c[t]))
             if time < 0:
                 _gelu_affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.g[t])
             else:
                 gelu(_affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.u[t]), out=saved.g[t])
             _add(saved.h2[t], saved.g[t], matrices.out)
             x = saved.h2[t]
-        norm_inject_norm1(x, p, vectors, first=False, answers=answers[-1])
+        norms.norm_inject_norm1(x, p, vectors, first=False, answers=answers[-1])
         ctx.saved, ctx.matrices, ctx.vectors, ctx.heads, ctx.keep = saved, matrices, vectors, heads, keep
         ctx.prompt_shape, ctx.shapes = prompt.shape, [weight.shape for weight in weights]
         return answers.view(keep, *prompt.shape[:-2], seq // 2)
@@ -177,11 +168,11 @@ class Loops(torch.autograd.Function):
         for t in reversed(range(loops)):
             answer = t - (loops - ctx.keep)
             previous = (saved.h2[t], dy[answer] if answer >= 0 else None, dh2[t], stats[2, t])
-            norm_inject_norm1_backward(vectors, loop=loop, previous=previous)
+            norms.norm_inject_norm1_backward(vectors, loop=loop, previous=previous)
             _times(dh2[t], matrices.out, out=du[t])
             gelu_backward(du[t], saved.u[t], sums=fc_bias_parts[t])
             _times(du[t], matrices.fc, out=dc[t])
-            norm2_backward(dc[t], saved.h1[t], dh2[t], vectors, out=dh1[t], stats=stats[1, t])
+            norms.norm2_backward(dc[t], saved.h1[t], dh2[t], vectors, out=dh1[t], stats=stats[1, t])
             do = _times(dh1[t], matrices.proj, out=da[t] if matrices.proj.shape[2] == width else None)
             attention_backward(
                 _rows(do, seq), _rows(saved.qkv[t], seq), _rows(saved.o[t], seq), saved.lse[t], ctx.heads,
@@ -189,14 +180,14 @@ class Loops(torch.autograd.Function):
             )  # fmt: skip
             _times(dqkv[t], matrices.qkv, out=da[t])
             loop = (da[t], saved.h0[t], dh1[t], dh0[t], stats[0, t])
-        norm_inject_norm1_backward(vectors, loop=loop, previous=None)
+        norms.norm_inject_norm1_backward(vectors, loop=loop, previous=None)
         streams, stream_gradients = (saved.h0, saved.h1, saved.h2), (da, dc, dh0, dh1, dh2)
         # sums wait for memory and products for the matrix units, so they run side by side
         second = torch.cuda.Stream(dy.device) if dy.is_cuda else None
         if second is not None:
             second.wait_stream(torch.cuda.current_stream(dy.device))
         with torch.cuda.stream(second):
-            sums = vector_gradients(streams, stream_gradients, stats, dy, vectors)
+            sums = norms.vector_gradients(streams, stream_gradients, stats, dy, vectors)
             sums = dict(zip(SLOTS, sums, strict=True))
             # a key's bias moves all scores of a query alike, so its gradient is 0; a value's bias passes by attention
             of_q = _by_model(q_bias_parts, models)

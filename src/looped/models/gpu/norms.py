@@ -77,11 +77,10 @@ def norm_inject_norm1_backward(
     the answers; written: dh2, statistics of h2), None before the first loop. Statistics are (mean, 1 / deviation) of
     each token, for `vector_gradients`.
     """
-    filler = loop[0] if loop is not None else previous[0] if previous is not None else None
-    assert filler is not None
+    filler = (loop or previous or ())[0]
     models, rows, width = filler.shape
-    da, h0, dh1, dh0, stats_1 = loop if loop is not None else (filler, filler, filler, filler, filler)
-    h2, dy, dh2, stats = previous if previous is not None else (filler, None, filler, filler)
+    da, h0, dh1, dh0, stats_1 = loop or [filler] * 5
+    h2, dy, dh2, stats = previous or (filler, None, filler, filler)
     _norm_inject_norm1_backward[triton.cdiv(rows, BACK_TILE), models](
         da, h0, dh1, dh0, stats_1, h2, _or(dy, filler), dh2, stats, vectors.norm_1[0], vectors.norm[0],
         vectors.shift_2, vectors.read, rows, LOOP=loop is not None, PREVIOUS=previous is not None,

@@ -6,6 +6,7 @@ At `cpu` scale a panel trains two models of three seeds, 1000 steps each, about 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -112,6 +113,12 @@ def pair(looped: Recipe, unlooped: Recipe) -> Callable[[yang24.Scale], Cells]:
     }
 
 
+def with_baselines(scale: yang24.Scale, baselines: TreeBaselines | NetworkBaselines, **fields: Any) -> CachedBaselines:
+    """How models are evaluated beside baselines that take long."""
+    prompts = FITTED_PROMPTS[scale]
+    return evaluation(scale, CachedBaselines, baselines=baselines, baseline_prompts=prompts, **fields)
+
+
 def matches(what: str, *published: Published) -> Claim:
     """The looped curve lies nowhere far above the unlooped one."""
     statement = f"On {what} the looped transformer matches the standard one (Section 5.4, Figure 10)."
@@ -156,11 +163,9 @@ FIG10B = replace(
     name="yang24.fig10b",
     title="Decision trees: error by examples against 12 layers, nearest neighbours, greedy trees and XGBoost",
     cells=pair(yang24.tree, yang24.tree_12_layers),
-    measure=lambda scale: evaluation(
+    measure=lambda scale: with_baselines(
         scale,
-        CachedBaselines,
-        baselines=TreeBaselines(at=FITTED_AT[scale], trees=2 if scale == "smoke" else 50),
-        baseline_prompts=FITTED_PROMPTS[scale],
+        TreeBaselines(at=FITTED_AT[scale], trees=2 if scale == "smoke" else 50),
         loops=min(200, EVALUATION[scale].loops),
     ),
     claims=(matches("decision trees"),),
@@ -171,11 +176,8 @@ FIG10C = replace(
     name="yang24.fig10c",
     title="2-layer ReLU networks: error by examples against 12 layers, least squares, neighbours and a trained network",
     cells=pair(yang24.relu_network, yang24.relu_network_12_layers),
-    measure=lambda scale: evaluation(
-        scale,
-        CachedBaselines,
-        baselines=NetworkBaselines(at=FITTED_AT[scale], steps=5 if scale == "smoke" else 1000),
-        baseline_prompts=FITTED_PROMPTS[scale],
+    measure=lambda scale: with_baselines(
+        scale, NetworkBaselines(at=FITTED_AT[scale], steps=5 if scale == "smoke" else 1000)
     ),
     claims=(
         matches(

@@ -144,9 +144,9 @@ def _prompt(xs: Tensor, ys: Tensor, queries: Tensor) -> Prompt:
 
 def _width(model: LoopedModel) -> int:
     """The dimension of x that a model reads."""
-    d = model.config.input_d
+    d = model.config.d
     if d is None:
-        raise ValueError(f"{type(model).__name__} does not say what x it reads. Give its config `input_d`.")
+        raise ValueError(f"{type(model).__name__} does not say what x it reads. Give its config a field `d`.")
     return d
 
 

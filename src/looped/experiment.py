@@ -178,8 +178,8 @@ class Setup:
 
     def __post_init__(self) -> None:
         task, model = self.task, self.model
-        if model.input_d not in (None, task.d):
-            raise ValueError(f"`task.d` and `model.d` must agree; got {task.d} and {model.input_d}.")
+        if model.d not in (None, task.d):
+            raise ValueError(f"`task.d` and `model.d` must agree; got {task.d} and {model.d}.")
         if model.vocabulary != task.vocabulary_size:
             raise ValueError(
                 f"`task.vocabulary` and `model.vocabulary` must agree; got {task.vocabulary_size} and "

@@ -5,9 +5,20 @@ yang24's program keeps its layers under `_backbone.transformer.` with weights (o
 """
 
 import numpy as np
+import torch
 
 PREFIX = {"yang24": "_backbone.transformer.", "garg": "_backbone."}
 LAYOUTS = tuple(PREFIX)
+
+
+def random_model(config, seed=0):
+    """A model in float64 whose parameters are all random, biases and LayerNorms too."""
+    torch.manual_seed(seed)
+    model = config.build().double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
 
 
 def published_state(layout, *, layers, d, width, positions, seed=0):

@@ -8,7 +8,7 @@ from looped.models.blocks import stack
 from looped.models.decoder import DecoderConfig, interleave
 from looped.prompt import Prompt
 from looped.training.importer import import_checkpoint
-from models.reference import LAYOUTS, Published, published_state
+from models.reference import LAYOUTS, Published, published_state, random_model
 from unstacking import unstack
 
 SIZES = {"d": 3, "width": 16, "positions": 14}
@@ -33,16 +33,6 @@ def imported(state, tmp_path, *, loops, inject="add", inside=True):
     run, _ = import_checkpoint(file, tmp_path / "run", heads=HEADS, loops=loops, inject=known)
     model = replace(run.model().config, inject=inject, inside=inside).build().double()
     model.load_state_dict(run.model().state_dict())
-    return model
-
-
-def random_decoder(config, seed):
-    """Every parameter random, biases and LayerNorms too."""
-    torch.manual_seed(seed)
-    model = config.build().double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
     return model
 
 
@@ -127,12 +117,12 @@ def test_the_published_layer_count_and_width(tmp_path):
 
 
 def test_a_shorter_prompt_gives_the_same_first_predictions():
-    prompt, model = prompt_of(*numbers(5)), random_decoder(SMALL, 0)
+    prompt, model = prompt_of(*numbers(5)), random_model(SMALL, 0)
     torch.testing.assert_close(model.predict(prompt.head(2)), model.predict(prompt)[:, :2], rtol=0, atol=1e-12)
 
 
 def test_states_between_layers_are_the_stream_before_the_norm():
-    prompt, model = prompt_of(*numbers(5)), random_decoder(SMALL, 0)
+    prompt, model = prompt_of(*numbers(5)), random_model(SMALL, 0)
     states, tokens = model.states(prompt), model.embed(prompt).tokens
     assert len(states) == 6
     for t in range(3):
@@ -143,7 +133,7 @@ def test_states_between_layers_are_the_stream_before_the_norm():
 
 def test_the_last_label_is_not_read():
     xs, ys = numbers(6)
-    model = random_decoder(SMALL, 0)
+    model = random_model(SMALL, 0)
     before = model.predict(prompt_of(xs, ys))
     ys[:, -1] += 5
     assert torch.equal(before, model.predict(prompt_of(xs, ys)))
@@ -152,7 +142,7 @@ def test_the_last_label_is_not_read():
 def test_float32_prompts_are_read_in_the_models_precision():
     xs, ys = numbers(7)
     single = Prompt(torch.tensor(xs, dtype=torch.float32), torch.tensor(ys, dtype=torch.float32))
-    model = random_decoder(SMALL, 0)
+    model = random_model(SMALL, 0)
     out = model.predict(single)
     assert out.dtype == torch.float64
     assert torch.equal(out, model.predict(single.to(torch.float64)))
@@ -184,7 +174,7 @@ def test_width_must_divide_among_the_heads():
 @pytest.mark.parametrize("own", [True, False], ids=["own prompts", "shared prompts"])
 def test_stacked_models_equal_each_alone(inject, inside, own):
     config = replace(SMALL, inject=inject, inside=inside)
-    models = [random_decoder(config, seed) for seed in range(3)]
+    models = [random_model(config, seed) for seed in range(3)]
     stacked = stack(models)
     xs, ys = numbers(8, models=(3,) if own else ())
     windows = {"loops": 4, "grad": None if inject == "none" else 2, "keep": 3}
@@ -203,7 +193,7 @@ def test_stacked_models_equal_each_alone(inject, inside, own):
 
 
 def test_unstack_undoes_stack():
-    models = [random_decoder(SMALL, seed) for seed in range(3)]
+    models = [random_model(SMALL, seed) for seed in range(3)]
     models[0].positions.requires_grad_(False)
     stacked = stack(models)
     assert stacked.num_parameters == 3 * models[0].num_parameters

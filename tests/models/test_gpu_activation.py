@@ -11,8 +11,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="triton comes with torch for GPUs; the CPU wheel has none")
 
 from looped.models.gpu.activation import gelu, gelu_backward, parts_of
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from models.interpreter import DEVICE
 
 
 @pytest.mark.parametrize(("models", "rows", "width"), [(1, 1, 8), (2, 37, 300), (3, 64, 256)])

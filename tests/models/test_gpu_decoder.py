@@ -10,15 +10,12 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton", reason="triton comes with torch for GPUs; the CPU wheel has none")
 
-import interpreter
-
 from looped.models.blocks import stack
 from looped.models.decoder import DecoderConfig
 from looped.prompt import Prompt, join
 from looped.training.fused import FusedPasses
 from looped.training.passes import Passes
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from models.interpreter import DEVICE, repair
 
 
 def model_and_prompt(models: int, batch: int = 3, n: int = 5):
@@ -75,7 +72,7 @@ def test_a_shorter_prompt_keeps_nothing_of_a_longer_one():
 
 def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
     """Not closer than rounding allows, and no worse than twice what torch's own operations give."""
-    interpreter.repair(monkeypatch)
+    repair(monkeypatch)
     model, prompt = model_and_prompt(1, batch=8, n=8)
     exact = model(prompt, loops=3, keep=2)
     expected = torch.autograd.grad(exact.square().sum(), list(model.parameters()))

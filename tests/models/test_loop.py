@@ -1,3 +1,4 @@
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from looped.models.decoder import DecoderConfig
 from looped.models.exit_rules import Budget, StateChange
 from looped.models.loop import settle, unroll
 from looped.prompt import Prompt
+from models.reference import random_model
 
 TINY = DecoderConfig(d=2, width=8, heads=2, loops=5, positions=12)
 
@@ -27,12 +29,7 @@ def normal(*shape, seed):
 
 
 def decoder(**fields):
-    torch.manual_seed(0)
-    model = DecoderConfig(**{**vars(TINY), **fields}).build().double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return model
+    return random_model(replace(TINY, **fields))
 
 
 def some_prompt(batch=3, n=4, seed=0):

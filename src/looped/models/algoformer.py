@@ -127,11 +127,6 @@ class AlgoFormerConfig(ModelConfig):
         return AlgoFormer(self)
 
     @property
-    def input_d(self) -> int:
-        """`d`."""
-        return self.d
-
-    @property
     def max_examples(self) -> int:
         """Two positions to a pair, the query's included."""
         return self.positions // 2 - 1

@@ -25,7 +25,7 @@ class ModelConfig(ABC):
     loops: int = 1
     """How often the step is applied: the paper's b, and the default of every call."""
 
-    input_d: ClassVar[int | None] = None
+    d: ClassVar[int | None] = None
     """The dimension of x that it reads; None: any."""
     vocabulary: ClassVar[int | None] = None
     """How many different tokens of text it reads; None: it reads no text."""

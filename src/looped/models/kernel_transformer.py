@@ -96,11 +96,6 @@ class KernelTransformerConfig(ModelConfig):
         return KernelTransformer(self)
 
     @property
-    def input_d(self) -> int:
-        """`d`."""
-        return self.d
-
-    @property
     def max_examples(self) -> int | None:
         """One position to an example; any number without positions."""
         return self.positions or None

@@ -33,6 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from looped.papers.yang24.measuring import with_loops
 
 from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment
@@ -40,7 +41,6 @@ from looped.files import finite, read_json, write_json
 from looped.functional.schedules import Ramp, RandomDepth, Trapezoid
 from looped.papers import gao24, yang24
 from looped.papers.gao24.variants import three
-from looped.papers.yang24.measuring import with_loops
 from looped.papers.yang24.trainings import PAPER, training
 from looped.tasks.task import SequenceTask
 from looped.training.run import Checkpoint, Run

@@ -8,11 +8,12 @@ import torch
 
 from looped.baselines.gaussian_process import bayes
 from looped.functional import kernels
+from looped.functional.matrices import to_identity
 from looped.models.fast_losses.cheng24_loss import predictions, prepare
 from looped.models.kernel_transformer import functional
 from looped.papers import cheng24
 from looped.papers.cheng24 import families
-from looped.papers.cheng24.families import Case, distances, outcomes, to_identity, weights_of
+from looped.papers.cheng24.families import Case, distances, outcomes, weights_of
 from looped.papers.cheng24.figures import FIG1, FIG2, FIG5, TRAINING
 from looped.papers.cheng24.protocols import HEADS, TASKS, Pool, Source
 from looped.recipes import recipes

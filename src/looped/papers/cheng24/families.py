@@ -19,6 +19,7 @@ from looped.config import encode
 from looped.experiment import Adam
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
+from looped.functional.matrices import to_identity
 from looped.functional.schedules import Trapezoid
 from looped.models.fast_losses.cheng24_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
@@ -238,13 +239,6 @@ def distances(model: Any, roots: Float[Tensor, "models d d"]) -> Float[Tensor, "
     if head.transform is not None:
         parts.append(to_identity(head.transform[:, :-1]))
     return torch.cat(parts, 1)
-
-
-def to_identity(matrix: Float[Tensor, "*batch d d"]) -> Float[Tensor, "*batch"]:
-    """min_a |M - a I| / |M|, Frobenius norms; the best a is the mean of the diagonal."""
-    mean = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    return (matrix - mean * eye).norm(dim=(-2, -1)) / matrix.norm(dim=(-2, -1))
 
 
 def label_variance(protocol: str, data: str) -> float:

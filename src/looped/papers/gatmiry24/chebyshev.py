@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from looped.functional.matrices import to_identity
 from looped.functional.polynomials import chebyshev_roots, extremal_size
 from looped.functional.quadrature import best_rates, interval, loss_of
 from looped.models.fast_losses.restricted_loss import Scores, exact_loss
-from looped.papers.cheng24.families import to_identity
 from looped.papers.gatmiry24.covariances import Anisotropic, Exact
 from looped.papers.gatmiry24.families import LossCurves, Models, log_loss
 from looped.papers.gatmiry24.training import EXACT, Member, spread

@@ -66,6 +66,7 @@ def test_leaves_read_places_means_and_ends(table):
     assert seeds(drift(b=20, T=5), table) == [0.5, 1.0]
     assert seeds(loops_to(0.5, b=min), table) == [12, 12]
     assert seeds(loops_to(0.01, b=min), table) == [math.inf, math.inf]
+    assert seeds(loops_to(math.inf, b=min), table) == [math.inf, math.inf]  # an error that diverged is never reached
     lone = at(1, model="least squares").value(table)
     assert (lone.mean, lone.low, lone.high, lone.seeds) == (0.3, 0.2, 0.4, 0)
 

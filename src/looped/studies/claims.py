@@ -27,14 +27,14 @@ class Published:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and what must be measured for it to hold; stated before any run."""
+    """What a paper says, and what must be measured for it to hold."""
 
     name: str
     """Its name within the study."""
     statement: str
     """What the paper says, in plain words, with where it says so."""
     check: Check
-    """When it holds; the text of its tolerance is made from it."""
+    """When it holds; the text of what is asked is made from it."""
     _: KW_ONLY
     remark: str = ""
     """What a reader must know beyond the numbers: why it fails, what was read into the sentence."""
@@ -59,7 +59,7 @@ class JudgedClaim:
     asked: str
     """What must be measured for it to hold."""
     value: float | None
-    """What was measured, the mean over seeds; None where there is no finite number."""
+    """What the first condition measured, the mean over seeds; None where there is no finite number."""
     low: float | None
     """Lower end of its interval."""
     high: float | None
@@ -67,7 +67,7 @@ class JudgedClaim:
     seeds: int
     """Trained models behind the number, for each cell."""
     bound: float
-    """What the number is compared with."""
+    """What the first condition compares it with."""
     verdict: Verdict
     """Whether it holds, as far as that was judged."""
     scale: str
@@ -103,18 +103,21 @@ class Learned:
         for series in table.where(self.of):
             if series.seed is not None and any(leaf.can_read(series.cell) for leaf in leaves):
                 by_cell.setdefault(series.cell, []).append(self._error(series))
-        lacking = [(fmean(errors), self._needed(table, cell), cell) for cell, errors in by_cell.items()]
-        if not lacking or any(error <= needed for error, needed, _ in lacking):
+        trained = [(fmean(errors), self._needed(table, cell), cell) for cell, errors in by_cell.items()]
+        if not trained or any(error <= needed for error, needed, _ in trained):
             return ""
-        error, needed, nearest = min(lacking, key=lambda entry: entry[0] - entry[1])
+        error, needed, nearest = min(trained, key=lambda entry: entry[0] - entry[1])
         return f"no model has learned: the best ({nearest}) has error {error:.3g}, needed {needed:.3g}"
 
     def _needed(self, table: Table, cell: Cell) -> float:
+        """The largest error of a model that has learned."""
         zero = self._number(table, cell, self.zero)
         if self.best is not None:
             return (zero + self._number(table, cell, self.best)) / 2
-        ends = [series for series in table if series.seed is None and series.quantity == self.of and series.x]
-        shared = [series for series in ends if all(cell.get(k, v) == v or k == "model" for k, v in series.cell.items())]
+        baselines = [series for series in table.where(self.of) if series.seed is None and series.x]
+        shared = [
+            series for series in baselines if all(cell.get(k, v) == v or k == "model" for k, v in series.cell.items())
+        ]
         return (zero + min((self._error(series) for series in shared), default=0.0)) / 2
 
     def _error(self, series: Series) -> float:

@@ -143,7 +143,9 @@ class Quantity(ABC):
         return arithmetic("/", quotient, self, other)
 
     def __abs__(self) -> Quantity:
-        return Derived(f"|{self}|", (self,), lambda readings: {place: size(value) for place, value in readings.items()})
+        return Derived(
+            f"|{self}|", (self,), lambda readings: {place: absolute(value) for place, value in readings.items()}
+        )
 
     def __le__(self, number: float) -> Check:
         return Check((Condition(self, "at most", number),))
@@ -318,8 +320,8 @@ def bracketed(part: Quantity) -> str:
     return f"[{part}]" if isinstance(part, Along) or getattr(part, "compound", False) else str(part)
 
 
-def size(value: Value) -> Value:
+def absolute(value: Value) -> Value:
     """The absolute value."""
     result = apply(math.fabs, value)
-    # not monotone: an interval around zero has the least size zero
+    # not monotone: in an interval around zero the least absolute value is zero
     return replace(result, low=0.0) if len(value.by_seed) == 1 and value.low < 0 < value.high else result

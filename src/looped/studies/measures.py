@@ -39,7 +39,7 @@ class Curves:
     """Level of the intervals over prompts."""
     loops: int = 500
     """Looped models are read up to this many loops."""
-    at_trained_loops: bool = False
+    at_own_loops: bool = False
     """Whether the curve by examples is read after the model's own loops, not after `loops`."""
     baselines: Callable[[Task], Mapping[str, Baseline]] | None = None
     """What a person would use instead on a task, by label; a module-level function."""
@@ -58,7 +58,7 @@ class Curves:
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""
         b = experiment.model.loops
-        return max(self.loops, b if self.at_trained_loops else 1) if b > 1 else 1
+        return max(self.loops, b if self.at_own_loops else 1) if b > 1 else 1
 
     def add_model(self, table: Table, cell: Cell, seed: int, experiment: Experiment, model: LoopedModel) -> None:
         """One model's curves and sizes."""
@@ -67,7 +67,7 @@ class Curves:
             model,
             experiment.task,
             points=experiment.train.points,
-            loops=experiment.model.loops if self.at_trained_loops else far,
+            loops=experiment.model.loops if self.at_own_loops else far,
             max_loops=far,
             prompts=self.prompts,
             seed=self.prompt_seed,

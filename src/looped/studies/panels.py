@@ -62,9 +62,9 @@ class Panels:
     only: Mapping[str, Any] = field(default_factory=dict)
     """Only cells with these labels, or with one of a tuple of values."""
     title: str = ""
-    """Title of a panel, with labels in braces: "T = {T}"; empty: the column's value."""
+    """Title of a panel, with labels in braces: "T = {T}"; empty: the values of row and column."""
     line: str = ""
-    """Legend text of a line, with labels in braces: "b = {b}"; empty: all labels that differ."""
+    """Legend text of a line, with labels in braces: "b = {b}"; empty: all labels but row, column and `only`."""
     reference: str = ""
     """Legend text of a reference line; empty: like `line`."""
     wrap: int | None = None

@@ -47,7 +47,7 @@ def drift(of: str = "by_loops", **labels: Any) -> Quantity:
 
 def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool = False, **labels: Any) -> Quantity:
     """Loops, or layers, at which the error first falls to `error`; infinite where it never does."""
-    errors, level = Curve(of, labels), error if isinstance(error, Quantity) else Number(error)
+    errors, target_error = Curve(of, labels), error if isinstance(error, Quantity) else Number(error)
 
     def read(readings: Readings, target: Readings) -> Readings:
         places = [float(place) for place in readings if isinstance(place, (int, float))]
@@ -55,14 +55,21 @@ def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool
         levels = target[None].by_seed
         levels = levels if len(levels) == len(columns) else (target[None].mean,) * len(columns)
         pairs = zip(columns, levels, strict=True)
-        reached = [first_place(places, column, least, interpolate=interpolate) for column, least in pairs]
+        reached = [first_place(places, column, level, interpolate=interpolate) for column, level in pairs]
         return {None: seeded(reached, seeds=max(value.seeds for value in readings.values()))}
 
-    return Derived(f"place where {errors} falls to {bracketed(level)}", (errors, level), read, compound=True)
+    return Derived(
+        f"place where {errors} falls to {bracketed(target_error)}", (errors, target_error), read, compound=True
+    )
 
 
 def first_place(places: Sequence[float], values: Sequence[float], level: float, *, interpolate: bool) -> float:
-    """The first place with at most this value; between places its logarithm is taken as straight, if asked."""
+    """The first place with at most this value, which must be finite; between places the logarithm is taken as straight.
+
+    Only with `interpolate` is a place between two measured ones given.
+    """
+    if not math.isfinite(level):
+        return math.inf
     for index, value in enumerate(values):
         if value <= level:
             if index == 0 or not interpolate or value == level:

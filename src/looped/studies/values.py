@@ -87,7 +87,7 @@ def averaged(value: Value) -> Value:
 
 
 def quotient(above: float, below: float) -> float:
-    """above / below; infinite where that is not a number, so that no claim holds by it."""
+    """above / below; infinite unless `below` is positive and both are finite, so that no claim holds by it."""
     ratio = above / below if below > 0 and math.isfinite(below) else math.inf
     return ratio if math.isfinite(ratio) else math.inf
 

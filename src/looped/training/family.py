@@ -61,7 +61,7 @@ class Trained:
     family: Any
     """The family: the module that was given, trained in place, or a dict of tensors."""
     steps: list[int]
-    """The steps before which the next two were read, from 0."""
+    """The steps, from 0, before which `losses` and `watched` were read."""
     losses: Float[Tensor, "logged models"]
     """The loss at each of these steps, before the step's update; not finite where a model diverged."""
     watched: Tensor | None
@@ -234,7 +234,7 @@ class FamilyTrainer(TrainingLoop):
         self._watch()
 
     def checkpoint_due(self) -> bool:
-        """Every `checkpoint_seconds`; when does not change what is trained."""
+        """Every `checkpoint_seconds`; the moment does not change what is trained."""
         return bool(self.folders) and time.monotonic() - self.saved_at >= self.checkpoint_seconds
 
     def checkpoints(self) -> list[dict[str, Tensor]]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from looped.experiment import AdamW, Muon, OptimizerConfig
+from looped.experiment import Adam, AdamW, Muon, OptimizerConfig
 from looped.models.blocks import Block
 from looped.training.pieces import pieces
 
@@ -137,8 +137,10 @@ class Optimizers:
         how: Any = {"lr": config.learning_rate, "betas": config.betas, "fused": True}
         if isinstance(config, AdamW):
             adam = torch.optim.AdamW(others, weight_decay=config.weight_decay, **how)
-        else:
+        elif isinstance(config, (Adam, Muon)):
             adam = torch.optim.Adam(others, **how)
+        else:
+            raise ValueError(f"no optimiser is known for {type(config).__name__}. Add it to `Optimizers`.")
         self.rated: list[tuple[torch.optim.Optimizer, float]] = [(adam, config.learning_rate)]
         if isinstance(config, Muon):
             counts = sorted({split for _, split in matrices})

@@ -48,7 +48,7 @@ BY_LOOPS = Axis(x="loops", y="error at the last pair", log=True)
 class PointCurves(Curves):
     """Error by examples after the trained loops; a chain of thought's is the mean over the steps of each example."""
 
-    at_trained_loops: bool = True
+    at_own_loops: bool = True
 
     def example_curve(self, curve: EvaluatedCurve, task: Task) -> EvaluatedCurve:
         """One place for each example."""

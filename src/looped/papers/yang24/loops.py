@@ -42,7 +42,7 @@ T = {"smoke": [1, 2], "cpu": [2, 4], "paper": [5, 10, 15]}
 MIDDLE_T = {"smoke": [2], "cpu": [4], "paper": [10]}
 """The window of Figure 9."""
 DIVERGED = 2.0
-"""Drift, as `FLAT` bounds it, from which on a model counts as diverging."""
+"""A drift of at least this counts as diverging; `FLAT` is the bound of a fixed point."""
 GRID_EVALUATION = {
     "smoke": ClassCurves(prompts=8, loops=8, tree_loops=8),
     "cpu": ClassCurves(seeds=(3, 4, 5), prompts=256, loops=48, tree_loops=48),
@@ -222,7 +222,7 @@ FIG4 = Study(
 FIG9 = replace(
     FIG4,
     name="yang24.fig9",
-    title="Error by loops for models trained to b loops, T = 10: sparse linear regression, decision tree, ReLU network",
+    title="Error by loops for models trained to b loops: sparse linear regression, decision tree, ReLU network",
     cells=lambda scale: grid(scale, list(RECIPES), MIDDLE_T[scale]),
     panels=replace(BY_LOOPS, only={"task": (SPARSE, TREE, RELU)}, column="task", share_y=False),
     claims=(

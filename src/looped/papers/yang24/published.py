@@ -70,7 +70,7 @@ PUBLISHED = Study(
     title="The paper's own training in full: logged error by steps, error by examples and by loops",
     cells=in_full,
     measure=lambda scale: evaluation(
-        scale, Checkpoints, seeds=EVALUATION[scale].seeds[:1], at_trained_loops=True, baselines=only_least_squares
+        scale, Checkpoints, seeds=EVALUATION[scale].seeds[:1], at_own_loops=True, baselines=only_least_squares
     ),
     panels=(
         Panels(

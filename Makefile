@@ -5,10 +5,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # oneDNN's newest bf16 kernels crash on some CPUs
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help setup demo test coverage lint format bench docs clean
+.PHONY: help setup demo test check-long coverage lint format bench docs clean
 
 help:           ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
 
 setup: .venv/dev        ## virtual environment with everything for development
 	@$(BIN)/pre-commit install >/dev/null 2>&1 || true
@@ -17,7 +17,10 @@ demo: .venv/runtime     ## set up, train the demo models on the CPU, write runs/
 	$(BIN)/looped demo
 
 test: .venv/dev lint    ## set up, then every check that CI runs
-	$(BIN)/pytest -n 2 --dist loadgroup
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not long"
+
+check-long: .venv/dev   ## the tests that take too long for `make test`: a cluster that loses nodes, twenty kills, engines
+	$(BIN)/pytest -n 2 --dist loadgroup -m long
 
 coverage: .venv/dev     ## the same tests with their coverage, a third slower; fails below 85%
 	$(BIN)/pytest -n 2 --dist loadgroup --cov --cov-report=term
@@ -27,15 +30,17 @@ lint: .venv/dev         ## style, types, layers, spelling, dependencies
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/codespell src tests docs benchmarks *.md
+	$(BIN)/codespell src tests docs benchmarks examples tools *.md
 	$(BIN)/deptry src
 
 format: .venv/dev       ## put the style right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: .venv/dev        ## speed and memory, as ratios within one run; time_to_quality.py needs a GPU and is left out
-	for script in $(filter-out benchmarks/time_to_quality.py,$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
+GPU_SCRIPTS := $(addprefix benchmarks/,time_to_quality.py paper_scale.py side_by_side.py)
+
+bench: .venv/dev        ## speed and memory, as ratios within one run; what needs a GPU is left out
+	for script in $(filter-out $(GPU_SCRIPTS),$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
 docs: .venv/docs        ## the documentation site, in site/
 	$(BIN)/zensical build --clean

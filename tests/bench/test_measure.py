@@ -118,7 +118,8 @@ def test_the_gradients_read_off_adam_are_the_gradients():
     gradients = first_gradients(CASE, CPU)
     trainer = timing.stepper(CASE, CPU, steps=4)
     for row in gradients:
-        prompt = trainer.sample(0)
+        batches = trainer.batches
+        prompt = batches.draw(batches.now(0), None)
         loss = trainer.task.error(trainer.model(prompt, loops=3, grad=2, keep=2), prompt).mean()
         names, weights = zip(*sorted(trainer.model.named_parameters()), strict=True)
         expected = torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, weights)])

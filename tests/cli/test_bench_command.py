@@ -38,6 +38,7 @@ def test_bench_prints_json_or_nothing(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.long
 def test_check_compares_engines(capsys, monkeypatch):
     options = ["--check", "--device", "cpu", "--scale", "smoke", "--batch", 4, "--engine", "gpt2"]
     assert call(*options) == 0

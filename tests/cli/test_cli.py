@@ -116,7 +116,8 @@ def test_train_prints_one_json_document(call, tmp_path):
     assert again == told
 
 
-def test_results_go_to_standard_output_and_progress_to_standard_error(call, tmp_path):
+def test_results_go_to_standard_output_and_progress_to_standard_error(call, tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
     code, out, error = call("train", *SMOKE, "--out", tmp_path)
     (folder,) = tmp_path.iterdir()
     assert code == 0

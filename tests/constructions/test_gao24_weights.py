@@ -338,7 +338,7 @@ def saved(path, model, task, limits_note="constructed"):
     experiment = Setup(name=limits_note, task=task, model=model.config)
     run = Run.create(path, experiment)
     tensors = {f"model/{name}": value for name, value in model.state_dict().items()}
-    run.save(Checkpoint(0, True, tensors), keep=1)
+    run.save(Checkpoint(0, True, tensors))
     return run
 
 

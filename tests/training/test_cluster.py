@@ -34,6 +34,7 @@ def script():
         yield module
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("ray")
 @pytest.mark.filterwarnings("ignore")
 def test_a_killed_worker_and_a_stopped_node_lose_and_repeat_nothing(script, tmp_path):

@@ -13,6 +13,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "soak.py"
 pytestmark = pytest.mark.xdist_group("kill")
 
 
+@pytest.mark.long
 def test_twenty_kills_change_nothing():
     result = subprocess.run(
         [sys.executable, str(SCRIPT), "--kills", "20", "--seed", "1"],

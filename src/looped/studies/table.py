@@ -35,7 +35,8 @@ class Cell(Mapping[str, Label]):
         return hash(frozenset(self._labels.items()))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mapping) and dict(other) == self._labels
+        labels = other._labels if isinstance(other, Cell) else other
+        return self._labels == labels
 
     def __str__(self) -> str:
         return ", ".join(f"{name} = {text(value)}" for name, value in self._labels.items())
@@ -150,4 +151,6 @@ class Table:
     @staticmethod
     def from_data(data: Iterable[Mapping[str, Any]]) -> Table:
         """Read what `to_data` wrote."""
+        if not isinstance(data, list) or not data:
+            raise ValueError("a table is a list of series")
         return Table(Series.from_data(entry) for entry in data)

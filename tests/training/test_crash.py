@@ -15,13 +15,11 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import save
+from tiny import assert_same_run, stop_at, tiny
 
 from looped import cli
-from looped.experiment import Adam, Experiment, TrainConfig
 from looped.files import Busy, digest, locked, read_tensors, write_json, write_tensors
 from looped.functional.schedules import Staircase
-from looped.models.decoder import DecoderConfig
-from looped.tasks.regression import LinearRegression
 from looped.training.folder import checkpoint_path
 from looped.training.grid import train_grid
 from looped.training.run import Run, load
@@ -30,36 +28,11 @@ from looped.training.trainer import Trainer, train, train_seeds
 
 pytestmark = pytest.mark.xdist_group("kill")  # one server for all
 
-EXPERIMENT = Experiment(
-    name="crash",
-    task=LinearRegression(d=2),
-    model=DecoderConfig(d=2, width=8, heads=2, loops=2, positions=8),
-    train=TrainConfig(
-        steps=12,
-        batch=2,
-        points=3,
-        optimizer=Adam(learning_rate=0.01),
-        log_every=3,
-        checkpoint_every=4,
-    ),
-)
+EXPERIMENT = tiny("crash", steps=12, checkpoint_every=4)
 
 
 def changed(**fields):
     return replace(EXPERIMENT, train=replace(EXPERIMENT.train, **fields))
-
-
-def stop_after(step):
-    """Progress that stops the run one step later, as Ctrl-C does."""
-    return lambda done, line: signal.raise_signal(signal.SIGINT) if done == step else None
-
-
-def same(one, other):
-    left, right = one.latest(), other.latest()
-    assert (left.step, left.finished) == (right.step, right.finished)
-    assert left.tensors.keys() == right.tensors.keys()
-    assert all(torch.equal(value, right.tensors[name]) for name, value in left.tensors.items())
-    assert (one.path / "metrics.jsonl").read_bytes() == (other.path / "metrics.jsonl").read_bytes()
 
 
 def said(command, capsys):
@@ -80,7 +53,7 @@ def whole(tmp_path_factory):
 def stopped(tmp_path):
     """A run at step 9, with its checkpoints of steps 8 and 9."""
     with pytest.raises(Interrupted):
-        train(EXPERIMENT, out=tmp_path, progress=stop_after(8))
+        train(EXPERIMENT, out=tmp_path, progress=stop_at(9))
     run = Run.open(tmp_path / f"crash-{EXPERIMENT.hash}")
     assert run.steps == [8, 9]
     return run
@@ -111,7 +84,7 @@ def test_a_checkpoint_cut_or_flipped_anywhere_falls_back_on_the_one_before_it(st
 def test_training_after_damage_puts_the_file_aside_and_ends_the_same(stopped, whole, caplog):
     file = checkpoint_path(stopped.path, 9)
     os.truncate(file, 100)
-    same(train(EXPERIMENT, out=stopped.path.parent), whole)
+    assert_same_run(train(EXPERIMENT, out=stopped.path.parent), whole)
     assert [record.message for record in caplog.records].count(
         f"looped: {file} is damaged (now {file.name}.damaged); the checkpoint before it, of step 8, is used."
     ) == 1
@@ -190,7 +163,7 @@ def test_a_checkpoint_that_may_not_be_read_is_not_called_damaged(stopped, monkey
 
 def test_a_folder_in_the_place_of_a_checkpoint_is_put_aside(stopped, whole):
     checkpoint_path(stopped.path, 11).mkdir()
-    same(train(EXPERIMENT, out=stopped.path.parent), whole)
+    assert_same_run(train(EXPERIMENT, out=stopped.path.parent), whole)
 
 
 def test_a_config_that_was_changed_is_refused(stopped, caplog):
@@ -248,11 +221,11 @@ def test_the_best_checkpoint_stays_and_can_be_loaded(tmp_path):
 def test_a_run_that_was_stopped_keeps_the_same_best(tmp_path):
     config = changed(steps=40, log_every=2, checkpoint_every=2, keep_checkpoints=1)
     unbroken = train(config, out=tmp_path / "unbroken")
-    for step in (7, 18, 30):
+    for step in (8, 19, 31):
         with pytest.raises(Interrupted):
-            train(config, out=tmp_path, progress=stop_after(step))
+            train(config, out=tmp_path, progress=stop_at(step))
     run = train(config, out=tmp_path)
-    same(run, unbroken)
+    assert_same_run(run, unbroken)
     assert run.steps == unbroken.steps
     assert run.best().step == unbroken.best().step < 40
 
@@ -320,7 +293,7 @@ def test_a_stack_left_at_different_steps_goes_back_to_the_last_common_one(tmp_pa
         assert first.steps != second.steps
         resumed = train_seeds(changed(keep_checkpoints=1), [0, 1], out=out)
         for one, other in zip(resumed, unbroken, strict=True):
-            same(one, other)
+            assert_same_run(one, other)
             assert one.provenance()["models_in_one_batch"] == 2
 
 
@@ -330,18 +303,18 @@ def test_a_stack_killed_in_its_first_save_begins_anew_together(tmp_path):
     config = changed(start=str(start.path), checkpoint_every=6)
     unbroken = train_seeds(config, [0, 1], out=tmp_path / "unbroken")
     with pytest.raises(Interrupted):
-        train_seeds(config, [0, 1], out=tmp_path / "parts", progress=stop_after(5))
+        train_seeds(config, [0, 1], out=tmp_path / "parts", progress=stop_at(6))
     first, second = (Run.open(tmp_path / "parts" / run.path.name) for run in unbroken)
     assert first.steps == second.steps == [6]
     checkpoint_path(second.path, 6).unlink()
     for one, other in zip(train_seeds(config, [0, 1], out=tmp_path / "parts"), unbroken, strict=True):
-        same(one, other)
+        assert_same_run(one, other)
         assert one.provenance()["models_in_one_batch"] == 2
 
 
 def test_what_others_have_is_kept_where_somebody_removed_a_run_of_a_stack(tmp_path):
     with pytest.raises(Interrupted):
-        train_seeds(EXPERIMENT, [0, 1], out=tmp_path, progress=stop_after(8))
+        train_seeds(EXPERIMENT, [0, 1], out=tmp_path, progress=stop_at(9))
     first, second = (Run.open(config.parent) for config in tmp_path.glob("*/config.json"))
     shutil.rmtree(second.path)
     steps = []
@@ -403,14 +376,14 @@ def test_two_processes_do_not_train_one_run(holder, tmp_path, whole, capsys):
     connection.send("go on")
     process.join()
     assert process.exitcode == 0
-    same(train(EXPERIMENT, out=tmp_path), whole)
+    assert_same_run(train(EXPERIMENT, out=tmp_path), whole)
 
 
 def test_the_lock_of_a_killed_process_is_free(holder, tmp_path, whole):
     process, _ = holder
     process.kill()
     process.join()
-    same(train(EXPERIMENT, out=tmp_path), whole)
+    assert_same_run(train(EXPERIMENT, out=tmp_path), whole)
 
 
 def fork_and_hold(out, experiment, connection):
@@ -440,7 +413,7 @@ def test_a_child_that_outlives_a_killed_process_does_not_keep_its_lock(server, t
         process.kill()
         process.join()
         os.kill(child, 0)  # lives
-        same(train(EXPERIMENT, out=tmp_path), whole)
+        assert_same_run(train(EXPERIMENT, out=tmp_path), whole)
     finally:
         os.kill(child, signal.SIGKILL)
 
@@ -538,19 +511,19 @@ def test_a_full_disk_stops_with_a_line_and_the_run_goes_on_exactly(small_disk, w
     assert run.latest().step == 4
     assert capfd.readouterr().err == ""
     (small_disk / "ballast").unlink()
-    same(train(EXPERIMENT, out=small_disk), whole)
+    assert_same_run(train(EXPERIMENT, out=small_disk), whole)
 
 
 def test_the_command_on_a_full_disk_exits_1_with_one_line(small_disk, whole, capsys):
     path = small_disk / whole.path.name
     with pytest.raises(Interrupted):
-        train(EXPERIMENT, out=small_disk, progress=stop_after(5))
+        train(EXPERIMENT, out=small_disk, progress=stop_at(6))
     ballast = fill(small_disk)
     code, line = said(["train", "--resume", str(path), "--quiet", "--device", "cpu"], capsys)
     assert code == 1
     assert line.startswith(f"looped: {path} cannot be written: No space left on device")
     ballast.unlink()
-    same(train(EXPERIMENT, out=small_disk), whole)
+    assert_same_run(train(EXPERIMENT, out=small_disk), whole)
 
 
 @pytest.fixture
@@ -569,13 +542,13 @@ def read_only(small_disk, tmp_path):
 def test_a_folder_that_cannot_be_written_is_one_line_and_can_still_be_read(small_disk, read_only, whole, capsys):
     path = read_only / whole.path.name
     with pytest.raises(Interrupted):
-        train(EXPERIMENT, out=small_disk, progress=stop_after(5))
+        train(EXPERIMENT, out=small_disk, progress=stop_at(6))
     code, line = said(["train", "--resume", str(path), "--quiet", "--device", "cpu"], capsys)
     assert code == 1
     assert "cannot be written: Read-only file system; its last checkpoint is of step 6. Make the folder wri" in line
     load(path)
-    same(train(EXPERIMENT, out=small_disk), whole)
-    same(train(EXPERIMENT, out=read_only), whole)  # a finished run is found without writing
+    assert_same_run(train(EXPERIMENT, out=small_disk), whole)
+    assert_same_run(train(EXPERIMENT, out=read_only), whole)  # a finished run is found without writing
 
 
 @pytest.mark.parametrize(
@@ -601,7 +574,7 @@ def test_whatever_ends_the_metrics_a_resumed_run_writes_them_the_same(stopped, w
             stopped.metrics()
     else:
         assert [line["step"] for line in stopped.metrics()] == [3, 6, 9]
-    same(train(EXPERIMENT, out=stopped.path.parent), whole)
+    assert_same_run(train(EXPERIMENT, out=stopped.path.parent), whole)
 
 
 def test_clocks_that_jump_change_nothing(tmp_path, whole, monkeypatch):
@@ -609,20 +582,20 @@ def test_clocks_that_jump_change_nothing(tmp_path, whole, monkeypatch):
     clock = iter(range(2_000_000_000, 0, -100_000))
     monkeypatch.setattr(time, "time", lambda: float(next(clock)))
     with pytest.raises(Interrupted):
-        train(EXPERIMENT, out=tmp_path, progress=stop_after(8))
+        train(EXPERIMENT, out=tmp_path, progress=stop_at(9))
     monkeypatch.undo()
     run = Run.open(tmp_path / whole.path.name)
     os.utime(checkpoint_path(run.path, 9), (0, 0))
     os.utime(checkpoint_path(run.path, 8), (4e9, 4e9))
     assert run.latest().step == 9
-    same(train(EXPERIMENT, out=tmp_path), whole)
+    assert_same_run(train(EXPERIMENT, out=tmp_path), whole)
     assert run.provenance()["train_seconds"] >= 0
 
 
 def test_what_a_kill_left_half_written_is_removed(stopped, whole):
     for name in ("checkpoints/.step-00000012.safetensors.0.tmp", ".metrics.jsonl.0.tmp", ".provenance.json.0.tmp"):
         (stopped.path / name).write_bytes(b"half")
-    same(train(EXPERIMENT, out=stopped.path.parent), whole)
+    assert_same_run(train(EXPERIMENT, out=stopped.path.parent), whole)
     assert list(stopped.path.rglob(".*")) == []
 
 

@@ -4,24 +4,15 @@ import json
 
 import pytest
 import torch
-from test_trainer import stop_at
+from tiny import stop_at, tiny
 
-from looped import cli
-from looped.experiment import Adam, Experiment, TrainConfig
-from looped.models.decoder import DecoderConfig
-from looped.tasks.regression import LinearRegression
 from looped.training import threads as module
 from looped.training.determinism import check_determinism
 from looped.training.stopping import Interrupted
 from looped.training.threads import at_threads, recorded
 from looped.training.trainer import train
 
-EXPERIMENT = Experiment(
-    name="twice",
-    task=LinearRegression(d=2),
-    model=DecoderConfig(d=2, width=8, heads=2, loops=2, positions=8),
-    train=TrainConfig(steps=6, batch=2, points=3, optimizer=Adam(learning_rate=0.01), log_every=3),
-)
+EXPERIMENT = tiny("twice", steps=6)
 
 RECIPE = '''
 from dataclasses import dataclass, replace
@@ -53,12 +44,6 @@ def recipes(tmp_path_factory):
     return file
 
 
-def command(capsys, *arguments):
-    with pytest.raises(SystemExit) as exit_:
-        cli.main([str(one) for one in arguments])
-    return exit_.value.code, capsys.readouterr()
-
-
 def test_the_same_seed_twice_is_equal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert check_determinism(EXPERIMENT) is None
@@ -66,24 +51,24 @@ def test_the_same_seed_twice_is_equal(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_depends_on_more_than_the_seed_is_found(recipes, capsys):
-    code, said = command(capsys, "train", f"{recipes}:drifting", "--check-determinism", "--device", "cpu")
+def test_what_depends_on_more_than_the_seed_is_found(recipes, call):
+    code, out, _ = call("train", f"{recipes}:drifting", "--check-determinism", "--device", "cpu")
     assert code == 1
-    assert "the first is `positions`" in said.out
-    code, said = command(capsys, "train", f"{recipes}:drifting", "--check-determinism", "--device", "cpu", "--json")
-    found = json.loads(said.out)
+    assert "the first is `positions`" in out
+    code, out, _ = call("train", f"{recipes}:drifting", "--check-determinism", "--device", "cpu", "--json")
+    found = json.loads(out)
     assert code == 1
     assert not found["equal"]
     assert found["first"] == "positions"
     assert 1e-6 < found["size"] < 1
 
 
-def test_the_command_says_equal_and_trains_nothing(recipes, capsys, tmp_path):
+def test_the_command_says_equal_and_trains_nothing(recipes, call, tmp_path):
     options = ("--check-determinism", "--device", "cpu", "--threads", "1", "--out", tmp_path / "runs")
-    code, said = command(capsys, "train", f"{recipes}:steady", *options)
+    code, out, _ = call("train", f"{recipes}:steady", *options)
     assert code == 0
-    assert said.out.startswith("equal: ")
-    assert "cpu, 1 threads" in said.out
+    assert out.startswith("equal: ")
+    assert "cpu, 1 threads" in out
     assert not (tmp_path / "runs").exists()
 
 
@@ -111,10 +96,10 @@ def test_the_threads_of_a_larger_machine_or_of_other_ranks_are_not_forced_on_thi
 
 
 @pytest.mark.parametrize("count", [0, -1, 10**12])
-def test_no_threads_and_too_many_are_refused(recipes, capsys, count, tmp_path):
-    code, said = command(capsys, "train", f"{recipes}:steady", "--threads", count, "--out", tmp_path / "runs")
+def test_no_threads_and_too_many_are_refused(recipes, call, count, tmp_path):
+    code, _, err = call("train", f"{recipes}:steady", "--threads", count, "--out", tmp_path / "runs")
     assert code == 2
-    assert said.err == f"looped: `threads` must be from 1 to 1024; got {count}.\n"
+    assert err == f"looped: `threads` must be from 1 to 1024; got {count}.\n"
     assert not list(tmp_path.glob("runs/*"))
     with pytest.raises(ValueError, match="from 1 to 1024"), at_threads(count):
         pass

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny import tiny
 
-from looped.experiment import Adam, Experiment, TrainConfig
 from looped.files import Busy
-from looped.models.decoder import DecoderConfig
-from looped.tasks.regression import LinearRegression
 from looped.training import grid
 from looped.training.grid import train_grid
 from looped.training.run import Run
@@ -18,14 +16,7 @@ from looped.training.stopping import Interrupted
 from looped.training.trainer import Diverged, train
 from looped.training.trials import Standing
 
-BASE = Experiment(
-    name="cell",
-    task=LinearRegression(d=2),
-    model=DecoderConfig(d=2, width=8, heads=2, loops=3, positions=8),
-    train=TrainConfig(
-        steps=6, batch=3, points=4, window=2, grad=2, optimizer=Adam(learning_rate=0.01), checkpoint_every=2
-    ),
-)
+BASE = tiny("cell", loops=3, steps=6, batch=3, points=4, window=2, grad=2, log_every=50, checkpoint_every=2)
 
 
 def cell(loops=3, **fields):

@@ -13,11 +13,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tiny import assert_same_run, tiny
 
-from looped.experiment import Adam, Experiment, Muon, TrainConfig
+from looped.experiment import Adam, Muon
 from looped.functional.schedules import RandomDepth
-from looped.models.decoder import DecoderConfig
-from looped.tasks.regression import LinearRegression
 from looped.training.family import train_family
 from looped.training.folder import Folder
 from looped.training.rollback import Rollback
@@ -26,20 +25,13 @@ from looped.training.trainer import train
 
 pytestmark = pytest.mark.xdist_group("kill")  # one server for all
 
-EXPERIMENT = Experiment(
-    name="killed",
-    task=LinearRegression(d=2),
-    model=DecoderConfig(d=2, width=8, heads=2, loops=2, positions=8),
-    train=TrainConfig(
-        steps=40,
-        batch=2,
-        points=3,
-        depth=RandomDepth(low=-1, high=1),
-        optimizer=Muon(learning_rate=0.01, clip=1.0),
-        average=0.9,
-        log_every=3,
-        checkpoint_every=2,
-    ),
+EXPERIMENT = tiny(
+    "killed",
+    steps=40,
+    depth=RandomDepth(low=-1, high=1),
+    optimizer=Muon(learning_rate=0.01, clip=1.0),
+    average=0.9,
+    checkpoint_every=2,
 )
 
 
@@ -84,9 +76,9 @@ def die_at_write(count):
     os.fsync, os.replace = torn_fsync, guarded_rename
 
 
-def start(server, out, fatal_write=None):
+def start(server, out, fatal_write=None, target=child):
     parent, end = server.Pipe()
-    process = server.Process(target=child, args=(str(out), fatal_write, end))
+    process = server.Process(target=target, args=(str(out), fatal_write, end))
     process.start()
     end.close()
     return process, parent
@@ -118,16 +110,9 @@ def whole(server, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
     told = run_to_the_end(server, out)
     assert told == [*range(1, EXPERIMENT.train.steps + 1), "finished"]
-    return Run.open(out / f"killed-{EXPERIMENT.hash}")
-
-
-def assert_same(one, other):
-    left, right = one.latest(), other.latest()
-    assert left.finished
-    assert left.tensors.keys() == right.tensors.keys()
-    for name, value in left.tensors.items():
-        assert torch.equal(value, right.tensors[name]), name
-    assert (one.path / "metrics.jsonl").read_bytes() == (other.path / "metrics.jsonl").read_bytes()
+    run = Run.open(out / f"killed-{EXPERIMENT.hash}")
+    assert run.latest().finished
+    return run
 
 
 def test_ten_kills_at_random_moments_change_nothing(server, whole, tmp_path):
@@ -142,11 +127,11 @@ def test_ten_kills_at_random_moments_change_nothing(server, whole, tmp_path):
         if process.exitcode == -signal.SIGKILL and "finished" not in told:
             kills += 1
         else:  # ten kills fit into one run only if few steps lie between them; else begin another
-            assert_same(run, whole)
+            assert_same_run(run, whole)
             out = tmp_path / str(kills)
             run = Run(out / whole.path.name, EXPERIMENT)
     run_to_the_end(server, out)
-    assert_same(run, whole)
+    assert_same_run(run, whole)
 
 
 def test_a_kill_at_any_moment_of_a_save_changes_nothing(server, whole, tmp_path):
@@ -163,7 +148,7 @@ def test_a_kill_at_any_moment_of_a_save_changes_nothing(server, whole, tmp_path)
         deaths += 1
     assert deaths >= 10
     assert process.exitcode == 0
-    assert_same(run, whole)
+    assert_same_run(run, whole)
 
 
 def test_what_a_kill_leaves_can_be_read(server, tmp_path):
@@ -206,11 +191,7 @@ def test_kills_of_a_family_at_any_moment_change_nothing(server, tmp_path):
     """Killed after a few steps, then each time a little later in a write; then left alone."""
 
     def start_family(folder, fatal_write=None):
-        parent, end = server.Pipe()
-        process = server.Process(target=family_child, args=(str(tmp_path / folder), fatal_write, end))
-        process.start()
-        end.close()
-        return process, parent
+        return start(server, tmp_path / folder, fatal_write, family_child)
 
     process, connection = start_family("whole")
     assert steps_told(connection)[-1] == "finished"

@@ -1,10 +1,10 @@
 """Sequences go through the one trainer as pairs do: their weights, seeds in one stack, exact resuming."""
 
-import signal
 from dataclasses import replace
 
 import pytest
 import torch
+from tiny import assert_same_run, stop_at
 
 from looped.evaluation.curves import evaluate
 from looped.experiment import Adam, Experiment, TrainConfig
@@ -55,18 +55,12 @@ def with_train(experiment, **fields):
     return replace(experiment, train=replace(experiment.train, **fields))
 
 
-def tensors(run):
-    return run.latest().tensors
-
-
 @every
 def test_seeds_at_once_equal_each_alone(tmp_path, experiment):
     double = with_train(experiment, dtype="float64")
     for seed, run in enumerate(train_seeds(double, [0, 1], out=tmp_path / "together")):
         alone = train(with_train(double, seed=seed), out=tmp_path / "alone")
-        assert tensors(run).keys() == tensors(alone).keys()
-        for name, value in tensors(run).items():
-            torch.testing.assert_close(value, tensors(alone)[name], rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(run.latest().tensors, alone.latest().tensors, rtol=1e-6, atol=1e-8)
         for one, other in zip(run.metrics(), alone.metrics(), strict=True):
             assert one == pytest.approx(other, rel=1e-6)
 
@@ -74,16 +68,10 @@ def test_seeds_at_once_equal_each_alone(tmp_path, experiment):
 @every
 def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, experiment):
     whole = train_seeds(experiment, [0, 1], out=tmp_path / "whole")
-
-    def stop(done, line):
-        if done == 3:
-            signal.raise_signal(signal.SIGINT)
-
     with pytest.raises(Interrupted):
-        train_seeds(experiment, [0, 1], out=tmp_path / "parts", progress=stop)
+        train_seeds(experiment, [0, 1], out=tmp_path / "parts", progress=stop_at(4))
     for one, other in zip(train_seeds(experiment, [0, 1], out=tmp_path / "parts"), whole, strict=True):
-        assert all(torch.equal(value, tensors(other)[name]) for name, value in tensors(one).items())
-        assert (one.path / "metrics.jsonl").read_bytes() == (other.path / "metrics.jsonl").read_bytes()
+        assert_same_run(one, other)
 
 
 @every

@@ -8,21 +8,13 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_trainer import stop_at
+from tiny import stop_at, tiny
 
-from looped.experiment import Adam, Experiment, TrainConfig
-from looped.models.decoder import DecoderConfig
-from looped.tasks.regression import LinearRegression
 from looped.training.run import Run
 from looped.training.stopping import Interrupted
 from looped.training.trainer import train, train_seeds
 
-EXPERIMENT = Experiment(
-    name="tracked",
-    task=LinearRegression(d=2),
-    model=DecoderConfig(d=2, width=8, heads=2, loops=2, positions=8),
-    train=TrainConfig(steps=6, batch=2, points=3, optimizer=Adam(learning_rate=0.01), log_every=3),
-)
+EXPERIMENT = tiny("tracked", steps=6)
 
 WANDB = '''
 """As much of Weights & Biases as a run asks for; what it hears goes to a file."""

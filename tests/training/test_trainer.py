@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from tiny import assert_same_run, metrics, stop_at
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from looped.config import code_of
@@ -43,29 +44,6 @@ def experiment(**fields):
 
 def muon(**fields):
     return Muon(learning_rate=0.01, muon_learning_rate=0.02, clip=1.0, **fields)
-
-
-def tensors(run):
-    """All that the last checkpoint holds: weights, average, optimiser, random state, sums."""
-    found = run.latest()
-    return {"step": torch.tensor(found.step), **found.tensors}
-
-
-def metrics(run):
-    return (run.path / "metrics.jsonl").read_bytes()
-
-
-def assert_same_run(one, other):
-    left, right = tensors(one), tensors(other)
-    assert left.keys() == right.keys()
-    for name in left:
-        assert torch.equal(left[name], right[name]), name
-    assert metrics(one) == metrics(other)
-
-
-def stop_at(step, number=signal.SIGINT):
-    """Progress that asks the run to stop: the signal comes after `step - 1` steps, the stop one step later."""
-    return lambda done, line: signal.raise_signal(number) if done == step - 1 else None
 
 
 def test_training_reduces_the_error(tmp_path):
@@ -160,29 +138,19 @@ def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path, fields)
     assert_same_run(train(config, out=tmp_path / "parts"), whole)
 
 
-@pytest.mark.parametrize("checkpoint_every", [1, 3, 5])
-def test_lines_written_after_the_last_checkpoint_are_written_again_the_same(tmp_path, checkpoint_every):
-    """As after a kill: the newest checkpoints are gone, the metrics go further and end in a torn line."""
+@pytest.mark.parametrize(("checkpoint_every", "left"), [(1, 2), (3, 2), (5, 2), (100, 0)])
+def test_lines_written_after_the_last_checkpoint_are_written_again_the_same(tmp_path, checkpoint_every, left):
+    """As after a kill: the newest checkpoints, or all, are gone, the metrics go further and end in a torn line."""
     config = experiment(checkpoint_every=checkpoint_every, log_every=1, keep_checkpoints=100)
     whole = train(config, out=tmp_path / "whole")
     torn = tmp_path / "torn" / whole.path.name
     shutil.copytree(whole.path, torn)
-    for step in whole.steps[2:]:
+    for step in whole.steps[left:]:
         checkpoint_path(torn, step).unlink()
     with open(torn / "metrics.jsonl", "a") as file:
         file.write('{"step": 13, "lo')
     assert len(Run.open(torn).metrics()) == 12
     assert_same_run(train(config, out=tmp_path / "torn"), whole)
-
-
-def test_a_run_with_metrics_and_no_checkpoint_begins_anew(tmp_path):
-    whole = train(experiment(), out=tmp_path)
-    before = tensors(whole), metrics(whole)
-    shutil.rmtree(whole.path / "checkpoints")
-    (whole.path / "checkpoints").mkdir()
-    again = train(experiment(), out=tmp_path)
-    assert metrics(again) == before[1]
-    assert all(torch.equal(value, before[0][name]) for name, value in tensors(again).items())
 
 
 def test_only_the_last_checkpoints_stay(tmp_path):
@@ -286,30 +254,20 @@ def test_curricula_mask_dims_and_points(tmp_path):
         assert torch.equal(prompt.weights, (torch.arange(4) < scored).float().expand(4, 4))
 
 
-def test_the_loss_is_the_mean_over_scored_pairs_and_the_last_loops(tmp_path):
-    """By hand, from the model before its first step: error = the last scored pair's after the last loop."""
-    config = experiment(active_points=Staircase(start=3, stop=4, by=1, every=100), log_every=1, steps=1)
-    trainer = Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu"))
-    twin = Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu"))
+@pytest.mark.parametrize(
+    ("scored", "emphasis", "dtype"), [(3, 0.0, "float32"), (4, 1.5, "float64"), (3, 1.5, "float64")]
+)
+def test_the_loss_is_the_mean_over_the_last_loops_and_scored_pairs_by_a_power_of_their_place(
+    tmp_path, scored, emphasis, dtype
+):
+    """By hand, before the first step: the i-th pair counts i^emphasis; the error is the last scored pair's."""
+    points = Staircase(start=3, stop=4, by=1, every=100) if scored == 3 else None
+    config = experiment(active_points=points, emphasis=emphasis, log_every=1, steps=1, dtype=dtype)
+    trainer, twin = (Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu")) for _ in range(2))
     prompt = twin.batches.draw(twin.batches.now(0))
     outputs = torch.stack([twin.model.predict(prompt, loops=loops) for loops in (2, 3)])
-    squares = (outputs - prompt.ys).square() / 2.0
-    trainer.step(0)
-    trainer.done = 1
-    (line,) = trainer.metrics()
-    assert line["loss"] == pytest.approx(squares[:, :, :3].mean().item(), rel=1e-5)
-    assert line["error"] == pytest.approx(squares[-1, :, 2].mean().item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("points", [None, Staircase(start=3, stop=4, by=1, every=100)])
-def test_emphasis_weighs_the_pairs_of_a_prompt_by_a_power_of_their_place(tmp_path, points):
-    """By hand: the i-th pair counts i^1.5, as far as it is scored; the logged error stays that of the last one."""
-    config = experiment(active_points=points, emphasis=1.5, log_every=1, steps=1, dtype="float64")
-    trainer, twin = (Trainer([Run.create(tmp_path / "run", config)], torch.device("cpu")) for _ in range(2))
-    prompt, scored = twin.batches.draw(twin.batches.now(0)), 4 if points is None else 3
-    outputs = torch.stack([twin.model.predict(prompt, loops=loops) for loops in (2, 3)])
     squares = (outputs - prompt.ys).square()[..., :scored] / 2.0
-    weights = torch.tensor([place**1.5 for place in range(1, scored + 1)], dtype=torch.float64)
+    weights = torch.tensor([place**emphasis for place in range(1, scored + 1)], dtype=torch.float64)
     trainer.step(0)
     trainer.done = 1
     (line,) = trainer.metrics()
@@ -479,10 +437,8 @@ def test_many_seeds_at_once_equal_each_alone(tmp_path, variant):
     for seed, run in enumerate(together):
         alone = train(experiment(**{**fields, "dtype": "float64", "seed": seed}), out=tmp_path / "alone")
         assert run.path.name == alone.path.name
-        left, right = tensors(run), tensors(alone)
-        assert left.keys() == right.keys()
-        for name in left:
-            torch.testing.assert_close(left[name], right[name], rtol=1e-6, atol=1e-8)
+        assert run.latest().step == alone.latest().step
+        torch.testing.assert_close(run.latest().tensors, alone.latest().tensors, rtol=1e-6, atol=1e-8)
         for one, other in zip(run.metrics(), alone.metrics(), strict=True):
             assert one == pytest.approx(other, rel=1e-6)
 

@@ -11,36 +11,23 @@ import time
 from dataclasses import replace
 
 import pytest
+from tiny import tiny
 
-from looped.experiment import Adam, Experiment, TrainConfig
+from looped.experiment import Adam
 from looped.files import locked
-from looped.models.decoder import DecoderConfig
 from looped.papers import yang24
-from looped.tasks.regression import LinearRegression, SparseRegression
+from looped.tasks.regression import SparseRegression
 from looped.training import executors
 from looped.training.executors import Executor
 from looped.training.folder import checkpoint_path, read_checkpoint
 from looped.training.processes import Processes
 from looped.training.stopping import Interrupted
-from looped.training.sweep import (
-    read_sweep,
-    save_sweep,
-    save_tables,
-    sweep,
-    sweep_folders,
-    table,
-    write_table,
-)
+from looped.training.sweep import read_sweep, save_sweep, save_tables, sweep, sweep_folders, table, write_table
 from looped.training.trainer import Diverged, train
 from looped.training.trials import Standing, last_metrics, read_axes, read_file, standing, trial, trials
 from looped.training.worker import job_of, work
 
-BASE = Experiment(
-    name="swept",
-    task=LinearRegression(d=2),
-    model=DecoderConfig(d=2, width=8, heads=2, loops=3, positions=8),
-    train=TrainConfig(steps=12, batch=3, points=4, optimizer=Adam(learning_rate=0.01), log_every=2, checkpoint_every=4),
-)
+BASE = tiny("swept", loops=3, steps=12, batch=3, points=4, log_every=2, checkpoint_every=4)
 pytestmark = pytest.mark.xdist_group("sweep")  # one sweep of processes for all
 GRID = {"model.loops": [2, 3]}
 
@@ -62,15 +49,10 @@ def same_files(one, other):
 
 
 def test_a_grid_is_every_combination_once_with_the_folder_that_train_would_make(tmp_path):
-    found = trials(
-        BASE, {"model.loops": [2, 3, 2], "task": [SparseRegression(d=2, nonzero=1)]}, seeds=[0, 5], out=tmp_path
-    )
-    assert [(one.experiment.model.loops, one.experiment.train.seed) for one in found] == [
-        (2, 0),
-        (2, 5),
-        (3, 0),
-        (3, 5),
-    ]
+    axes = {"model.loops": [2, 3, 2], "task": [SparseRegression(d=2, nonzero=1)]}
+    found = trials(BASE, axes, seeds=[0, 5], out=tmp_path)
+    loops_and_seeds = [(one.experiment.model.loops, one.experiment.train.seed) for one in found]
+    assert loops_and_seeds == [(2, 0), (2, 5), (3, 0), (3, 5)]
     assert all(isinstance(one.experiment.task, SparseRegression) for one in found)
     assert [one.path for one in found] == [tmp_path / f"swept-{one.experiment.hash}" for one in found]
     assert found[0].path == train(found[0].experiment, out=tmp_path).path
@@ -93,24 +75,18 @@ def test_what_is_refused_names_the_point_or_is_left_out():
     assert [(one.experiment.model.loops, one.experiment.train.window) for one in found] == [(2, 1), (3, 1), (3, 3)]
     with pytest.raises(ValueError, match="no trial of this sweep can be trained"):
         trials(BASE, {"train.window": [9]}, skip_invalid=True)
-    for grid, message in (
-        ({"model.lops": [1]}, "Did you mean `loops`"),
-        ({"model.loops": []}, "one or more values"),
-        ({"model.loops": "23"}, "one or more values"),
-        ({"model.loops,train.window": [3]}, "a list of 2"),
+    twice = "is given twice; give it once"
+    for grid, more, message in (
+        ({"model.lops": [1]}, {}, "Did you mean `loops`"),
+        ({"model.loops": []}, {}, "one or more values"),
+        ({"model.loops": "23"}, {}, "one or more values"),
+        ({"model.loops,train.window": [3]}, {}, "a list of 2"),
+        ({"model.loops": [2, 3], "train.steps,model.loops": [[3, 2]]}, {}, twice),
+        ({"train.seed": [0, 1]}, {"seeds": [7]}, twice),
+        ({}, {"field_sets": [{"train.seed": 5}], "seeds": [0, 1]}, twice),
+        ({"model.loops": [2]}, {"field_sets": [{"model.loops": 3}]}, twice),
     ):
         with pytest.raises(ValueError, match=message):
-            trials(BASE, grid)
-
-
-def test_a_field_that_two_axes_set_is_refused():
-    for grid, more in (
-        ({"model.loops": [2, 3], "train.steps,model.loops": [[3, 2]]}, {}),
-        ({"train.seed": [0, 1]}, {"seeds": [7]}),
-        ({}, {"field_sets": [{"train.seed": 5}], "seeds": [0, 1]}),
-        ({"model.loops": [2]}, {"field_sets": [{"model.loops": 3}]}),
-    ):
-        with pytest.raises(ValueError, match="is given twice; give it once"):
             trials(BASE, grid, **more)
 
 
@@ -334,7 +310,7 @@ def test_a_run_that_another_process_trains_is_told_and_the_others_go_on(tmp_path
 def test_a_stopped_sweep_of_processes_saves_and_goes_on_to_the_same_bytes(tmp_path):
     """SIGTERM to the parent, as Ctrl-C: every worker saves, nothing is left running, and the next sweep goes on."""
     long = replace(BASE, train=replace(BASE.train, steps=120, log_every=10, checkpoint_every=1000))
-    made, other = (trials(long, seeds=range(1), out=tmp_path / name) for name in ("stopped", "whole"))
+    made, other = (trials(long, out=tmp_path / name) for name in ("stopped", "whole"))
 
     def stop(index, one):
         if one.status == "running" and one.metrics.get("step", 0) >= 10:
@@ -342,16 +318,14 @@ def test_a_stopped_sweep_of_processes_saves_and_goes_on_to_the_same_bytes(tmp_pa
 
     with pytest.raises(Interrupted, match=r"stopped with 0 of 1 trials finished.* Go on with the same command"):
         sweep(made, Executor(kind="processes", workers=1), tell=stop)
-    found = [standing(one.path) for one in made]
-    assert [one.status for one in found] == ["stopped"]
-    assert 10 <= found[0].step < 120
-    for one in made:  # no worker holds a run any more
-        with locked(one.path / "lock", "the run"):
-            pass
-    assert {one.status for one in sweep(made, Executor(kind="processes", workers=1))} == {"finished"}
-    for one, whole in zip(made, other, strict=True):
-        train(whole.experiment, out=tmp_path / "whole")
-        same_files(one, whole)
+    left = standing(made[0].path)
+    assert left.status == "stopped"
+    assert 10 <= left.step < 120
+    with locked(made[0].path / "lock", "the run"):  # no worker holds it any more
+        pass
+    assert [end.status for end in sweep(made, Executor(kind="processes", workers=1))] == ["finished"]
+    train(long, out=tmp_path / "whole")
+    same_files(made[0], other[0])
 
 
 def test_a_signal_in_a_stacks_last_step_stops_the_sweep(tmp_path):

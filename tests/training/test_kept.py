@@ -10,18 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import tiny
 
 import looped
 from looped.cli.listing import model_line
 from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
-from looped.experiment import Adam, Experiment, TrainConfig, hash_of
+from looped.experiment import hash_of
 from looped.files import read_json, read_tensors, write_json, write_tensors
 from looped.keeping import MAX_BYTES, MAX_LINES, _thinned, check, keep, read_record, summary
 from looped.models.algoformer import AlgoFormerConfig, Part
-from looped.models.decoder import DecoderConfig
 from looped.reproduce import reproduce, studies
-from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression
 from looped.training import grid, kept
 from looped.training.grid import train_grid, train_variants
@@ -30,21 +29,18 @@ from looped.training.trainer import train
 
 ROOT = Path(__file__).resolve().parents[2]
 STORE = ROOT / "results" / "models"
-TINY = Experiment(
-    name="tiny.linear",
-    task=LinearRegression(d=2),
-    model=DecoderConfig(d=2, width=8, heads=2, loops=3, positions=12),
-    train=TrainConfig(
-        steps=6,
-        batch=4,
-        points=5,
-        window=2,
-        grad=2,
-        average=0.5,
-        optimizer=Adam(learning_rate=0.01),
-        log_every=2,
-        checkpoint_every=3,
-    ),
+TINY = tiny(
+    "tiny.linear",
+    loops=3,
+    positions=12,
+    steps=6,
+    batch=4,
+    points=5,
+    window=2,
+    grad=2,
+    average=0.5,
+    log_every=2,
+    checkpoint_every=3,
 )
 FEW = {"points": 5, "prompts": 16}
 
@@ -124,7 +120,7 @@ def test_loops_can_go_further_and_an_unlooped_model_has_one_curve(run, tmp_path)
     assert (list(found["by_examples"]), found["by_loops"]["x"]) == (["3", "6"], list(range(1, 9)))
     near = read_record(keep(run, name="near", out=tmp_path, loops=4, **FEW))
     assert near["by_loops"] == {key: values[:4] for key, values in found["by_loops"].items()}
-    model = DecoderConfig(d=2, width=8, heads=2, layers=2, loops=1, positions=12).build()
+    model = replace(TINY.model, layers=2, loops=1).build()
     layers = save_model(tmp_path / "run", model, TINY.task, name="layers", points=5)
     found = read_record(keep(layers, out=tmp_path, **FEW))
     assert (list(found["by_examples"]), found["by_loops"]["x"]) == (["1"], [1])
@@ -154,13 +150,11 @@ def test_a_model_of_sequences_is_kept_too(tmp_path):
     model = AlgoFormerConfig(
         d=2, outputs=2, tokens="given", width=8, positions=8, loops=2, pre=part, loop=part, post=part, inject="add"
     ).build()
-    run = save_model(tmp_path / "run", model, AutoRegression(d=2, order=2), name="series", points=6)
+    task = AutoRegression(d=2, order=2)
+    run = save_model(tmp_path / "run", model, task, name="series", points=6)
     found = read_record(keep(run, out=tmp_path / "models", points=6, prompts=8))
     assert found["check"]["x"][-1] == found["by_examples"]["2"]["x"][-1]
-    assert (
-        check(Run.open(tmp_path / "models" / "series").model(), AutoRegression(d=2, order=2), points=6)
-        == (found["check"])
-    )
+    assert check(Run.open(tmp_path / "models" / "series").model(), task, points=6) == found["check"]
 
 
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1200])
@@ -253,7 +247,7 @@ def test_again_replaces_a_kept_model_and_nothing_else(run, store, tmp_path):
 
 
 def test_a_model_that_diverges_is_not_kept(tmp_path):
-    model = DecoderConfig(d=2, width=8, heads=2, loops=2, positions=12).build()
+    model = replace(TINY.model, loops=2).build()
     bad = {f"model/{name}": torch.full_like(value, float("nan")) for name, value in model.state_dict().items()}
     run = save_model(tmp_path / "run", model, TINY.task, name="bad", points=5)
     run.save(Checkpoint(0, True, bad))

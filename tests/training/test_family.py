@@ -54,12 +54,7 @@ OPTIMIZER = AdamW(learning_rate=0.05, betas=(0.9, 0.95), weight_decay=0.01, sche
 
 @pytest.mark.parametrize(
     "clip",
-    [
-        None,
-        Clip(norm=0.1),
-        Clip(norm=0.05, over="matrix"),
-        Clip(norm=(1e-8, 0.03), over="layer"),
-    ],
+    [None, Clip(norm=0.1), Clip(norm=0.05, over="matrix"), Clip(norm=(1e-8, 0.03), over="layer")],
     ids=["none", "model", "matrix", "layer"],
 )
 def test_each_model_is_trained_as_if_alone(clip):
@@ -233,12 +228,8 @@ def test_a_finished_family_is_loaded_and_not_trained(tmp_path):
 def test_seconds_and_commits_add_up_over_processes(tmp_path, monkeypatch):
     ticks = itertools.count()
     monkeypatch.setattr(training_loop.time, "monotonic", lambda: float(next(ticks)))
-
-    def interrupt(done):
-        signal.raise_signal(signal.SIGINT)
-
     with pytest.raises(Interrupted):
-        train_valley(tmp_path / "a", tell=interrupt)
+        train_valley(tmp_path / "a", tell=lambda done: signal.raise_signal(signal.SIGINT))
     earlier = read_json(tmp_path / "a" / "provenance.json")
     write_json(tmp_path / "a" / "provenance.json", {**earlier, "commit": "abc1234"})
     trained = train_valley(tmp_path / "a")

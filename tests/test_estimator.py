@@ -102,9 +102,8 @@ def test_one_pass_for_all_queries_equals_a_prompt_each(fields, loops):
     ours = InContextRegressor(model, loops=loops, standardize=False, batch=3).fit(X[:10], y[:10])
     xs = torch.stack([torch.from_numpy(np.vstack([X[:10], query])) for query in X[10:]])
     ys = torch.from_numpy(np.append(y[:10], 0)).expand(4, -1)
-    np.testing.assert_allclose(
-        ours.predict(X[10:]), model.predict(looped.Prompt(xs, ys), loops=loops)[:, -1], atol=1e-12
-    )
+    direct = model.predict(looped.Prompt(xs, ys), loops=loops)[:, -1]
+    np.testing.assert_allclose(ours.predict(X[10:]), direct, atol=1e-12)
 
 
 def test_only_decoders_that_read_positions_with_the_prompt_share():
@@ -120,12 +119,7 @@ def test_only_decoders_that_read_positions_with_the_prompt_share():
     assert "mix" not in vars(model.blocks[0].attention)  # type: ignore[operator]
 
 
-@given(
-    data=st.data(),
-    n=st.integers(2, 25),
-    batch=st.integers(1, 9),
-    model=MODELS,
-)
+@given(data=st.data(), n=st.integers(2, 25), batch=st.integers(1, 9), model=MODELS)
 @settings(max_examples=15, deadline=None)
 def test_answers_do_not_depend_on_batches_or_order(data, n, batch, model):
     (X, y), queries = linear(n=n), linear(seed=1, n=7)[0]
@@ -195,22 +189,17 @@ def test_a_name_stays_a_name_and_a_fitted_one_travels(rows):
     np.testing.assert_array_equal(joblib.load(fitted).predict(X[40:]), ours.predict(X[40:]))
 
 
-def test_threads_may_share_one_predictor():
-    X, y = linear(n=10)
-    ours = InContextRegressor(decoder(), batch=4).fit(X, y)
+def test_threads_may_share_one_predictor_and_the_users_model_is_left_alone():
+    model, (X, y) = decoder(), linear(n=10)
+    model.train()
+    ours = InContextRegressor(model, batch=4).fit(X, y)
+    assert model.training
+    assert ours.model_ is not model
     queries = [linear(n=size, seed=size)[0] for size in range(1, 9)]
     with ThreadPoolExecutor(4) as pool:
         together = list(pool.map(ours.predict, queries))
-    for one, query in zip(together, queries, strict=True):
-        np.testing.assert_allclose(one, ours.predict(query), atol=1e-12)
-
-
-def test_the_users_model_is_left_alone():
-    model, (X, y) = decoder(), linear()
-    model.train()
-    ours = InContextRegressor(model).fit(X, y)
-    assert model.training
-    assert ours.model_ is not model
+    for answers, query in zip(together, queries, strict=True):
+        np.testing.assert_allclose(answers, ours.predict(query), atol=1e-12)
 
 
 @pytest.mark.parametrize(

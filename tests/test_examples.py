@@ -47,9 +47,7 @@ def test_import_and_diagnose(example, capsys, tmp_path):
     module = example("import_and_diagnose")
     module.main(loops=25, prompts=8, identified_loops=1)
     assert "loop 1:" in capsys.readouterr().out
-    state = {
-        "_read_in.weight": torch.zeros(256, 20),
-    }
+    state = {"_read_in.weight": torch.zeros(256, 20)}
     torch.save(state, tmp_path / "state.pt")
     with pytest.raises(ValueError, match="does not hold a decoder"):
         module.main(tmp_path / "state.pt")

@@ -36,9 +36,8 @@ VALUES = {
     ("Experiment", "model"): AlgoFormerConfig(d=3, width=8, loops=4, inject="add", positions=12),
     ("Experiment", "train"): TrainConfig(steps=3, batch=3, points=4),
     ("GaussianProcess", "kernel"): kernels.exp,
-    ("GaussianProcess", "eigenvalues"): [1.0, 2.0, 1.0, 1.0, 1.0],
     ("MixedProcess", "kernel"): kernels.relu,
-    ("MixedProcess", "eigenvalues"): [1.0, 2.0, 1.0, 1.0, 1.0],
+    **{(kind, "eigenvalues"): [1.0, 2.0, 1.0, 1.0, 1.0] for kind in ("GaussianProcess", "MixedProcess")},
     ("MixedProcess", "parts"): [HALF],
     ("Part", "kernel"): kernels.relu,
     ("Part", "scales"): [1.0, 1.0, 1.0, 0.0, 0.0],
@@ -46,10 +45,7 @@ VALUES = {
     ("Part", "hidden"): 5,
     ("IsotropicRegression", "centres"): [5.0, 9.0],
     ("IsotropicRegression", "half"): 1.0,
-    ("RepresentationRegression", "features"): 3,
-    ("RepresentationRegression", "hidden"): 3,
-    ("AutoRegression", "features"): 3,
-    ("AutoRegression", "hidden"): 3,
+    **{(kind, name): 3 for kind in ("RepresentationRegression", "AutoRegression") for name in ("features", "hidden")},
     ("Translation", "corpus"): "iwslt",
     ("Translation", "split"): "val",
     ("Translation", "limit"): 3,
@@ -96,9 +92,7 @@ VALUES = {
     ("Staircase", "every"): 1,
     ("RandomDepth", "low"): -1,
     ("RandomDepth", "high"): 0,
-    ("Adam", "clip"): 1e-3,
-    ("AdamW", "clip"): 1e-3,
-    ("Muon", "clip"): 1e-3,
+    **{(kind, "clip"): 1e-3 for kind in ("Adam", "AdamW", "Muon")},
     **{(kind, "betas"): [0.5, 0.5] for kind in ("Adam", "AdamW", "Muon")},
     **{(kind, "schedule"): Staircase(start=1, stop=3, by=1, every=1) for kind in ("Adam", "AdamW", "Muon")},
 }
@@ -108,11 +102,7 @@ REFUSED = {
     *((kind, "d") for kind in ("ChainOfThought", "LinearRegression", "Translation", "IsotropicRegression")),
     *((kind, "d") for kind in ("SparseRegression", "DecisionTree", "ReLUNetwork")),
     *((kind, "d") for kind in ("KernelTransformerConfig", "AlgoFormerConfig", "DecoderConfig")),
-    ("AlgoFormerConfig", "outputs"),
-    ("AlgoFormerConfig", "vocabulary"),
-    ("AlgoFormerConfig", "read"),
-    ("AlgoFormerConfig", "causal"),
-    ("AlgoFormerConfig", "inject"),
+    *(("AlgoFormerConfig", name) for name in ("outputs", "vocabulary", "read", "causal", "inject")),
     ("Translation", "vocabulary"),
     ("MixedProcess", "kernel"),
     ("KernelTransformerConfig", "registers"),
@@ -194,11 +184,10 @@ def outcome(experiment):
     return {**before, **after, **average, **answers, **errors, "sums": trainer.sums}
 
 
-def same(one, other):
-    def equal(left, right):
-        return left.shape == right.shape and left.dtype == right.dtype and torch.equal(left, right)
-
-    return one.keys() == other.keys() and all(equal(one[name], other[name]) for name in one)
+def same(left, right):
+    return left.keys() == right.keys() and all(
+        left[name].dtype == right[name].dtype and torch.equal(left[name], right[name]) for name in left
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -165,23 +165,18 @@ def test_a_run_of_ours_is_judged_on_a_task_of_theirs(own, call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("ending", "message"),
+    ("ending", "options", "message"),
     [
-        (":nothing", "which is no such function"),
-        ("", "a recipe of your own reads `file.py:function`"),
-        (":not_an_experiment", "must give an `Experiment`; got int"),
+        (":nothing", [], "which is no such function"),
+        ("", [], "a recipe of your own reads `file.py:function`"),
+        (":not_an_experiment", [], "must give an `Experiment`; got int"),
+        (":tiny", ["--scale", "smoke"], "comes in one scale only"),
     ],
 )
-def test_a_recipe_that_is_none_is_refused(own, call, ending, message):
-    code, out, error = call("train", f"{own}{ending}")
+def test_a_recipe_or_scale_that_is_none_is_refused(own, call, ending, options, message):
+    code, out, error = call("train", f"{own}{ending}", *options)
     assert (code, out, len(error.splitlines())) == (2, "", 1)
     assert message in error
-
-
-def test_a_scale_for_a_recipe_without_any_is_refused(own, call):
-    code, _, error = call("train", f"{own}:tiny", "--scale", "smoke")
-    assert code == 2
-    assert "comes in one scale only" in error
 
 
 @pytest.mark.parametrize(
@@ -252,8 +247,7 @@ def test_a_scripts_own_things_are_named_after_its_file(tmp_path, monkeypatch):
     run = looped.train(module.tiny(), out=tmp_path)
     assert json.loads((run.path / "config.json").read_text())["task"]["type"] == "my_own_script:Cubic"
     try:
-        found = looped.load(run.path, code=[load_code(script)])
-        assert type(found).__name__ == "SmallModel"
+        assert type(looped.load(run.path, code=[load_code(script)])).__name__ == "SmallModel"
     finally:
         sys.modules.pop("my_own_script", None)
 

@@ -17,7 +17,6 @@ import torch
 
 import looped
 from looped import DecoderConfig, LinearRegression, Run, Setup, evaluate, load
-from looped.cli import main
 from looped.evaluation.saved import save_evaluation
 from looped.files import write_json
 from looped.report.page import write_report
@@ -38,11 +37,19 @@ CALLS = {
 
 
 def imports(tree):
-    names = [one.name for node in ast.walk(tree) if isinstance(node, ast.Import) for one in node.names]
+    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     return names + [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
 
 
-def found(test):
+def importers(*banned):
+    return [path.name for path, tree in TREES.items() if set(imports(tree)) & set(banned)]
+
+
+def files(calls):
+    return [call.partition(":")[0] for call in calls]
+
+
+def calls_where(test):
     """Where in the sources a call passes `test`, as file:call."""
     return [
         f"{path.relative_to(SOURCE)}: {ast.unparse(call)}"
@@ -53,63 +60,40 @@ def found(test):
 
 
 def keyword(call, name):
-    return next((ast.unparse(one.value) for one in call.keywords if one.arg == name), None)
+    return next((ast.unparse(given.value) for given in call.keywords if given.arg == name), None)
 
 
 # what the sources may not do
 
 
-def test_the_grep_reads_the_sources():
-    assert len(TREES) > 80
-    assert found(lambda name, call: name == "json.loads")
-
-
 def test_only_the_importer_opens_pt_files_and_weights_only():
-    loads = found(lambda name, call: name in ("torch.load", "load") and "torch" in name)
-    assert [one.partition(":")[0] for one in loads] == ["training/importer.py"]
+    assert len(TREES) > 80
+    assert calls_where(lambda name, call: name == "json.loads")
+    loads = calls_where(lambda name, call: name in ("torch.load", "load") and "torch" in name)
+    assert files(loads) == ["training/importer.py"]
     assert "weights_only=True" in loads[0]
 
 
-def test_nothing_unpickles_or_runs_what_it_reads():
-    banned = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "code"}
-    used = {path.name: set(imports(tree)) & banned for path, tree in TREES.items()}
-    assert not {name: what for name, what in used.items() if what}
-    plain = {
-        "eval",
-        "exec",
-        "compile",
-        "__import__",
-        "os.system",
-        "os.popen",
-        "np.load",
-        "numpy.load",
-        "torch.hub.load",
-    }
-    assert not found(lambda name, call: name in plain or name.endswith((".exec", "runpy.run_path")))
-    assert not found(lambda name, call: keyword(call, "allow_pickle") not in (None, "False"))
-    assert not found(lambda name, call: keyword(call, "shell") not in (None, "False"))
+def test_nothing_unpickles_unpacks_or_runs_what_it_reads():
+    assert not importers("pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml")
+    assert not importers("code", "tarfile", "zipfile")
+    plain = ("eval", "exec", "compile", "__import__", "os.system", "os.popen")
+    loaders = ("np.load", "numpy.load", "torch.hub.load")
+    endings = (".exec", "runpy.run_path", "unpack_archive", "extractall")
+    assert not calls_where(lambda name, call: name in plain + loaders or name.endswith(endings))
+    for option in ("allow_pickle", "shell"):
+        assert not calls_where(lambda name, call, option=option: keyword(call, option) not in (None, "False"))
     # one place runs a file: the one that the user names on the command line
-    ran = found(lambda name, call: name.endswith("exec_module"))
-    assert [one.partition(":")[0] for one in ran] in (["recipes.py"], ["config.py"])
-
-
-def test_processes_are_started_from_lists():
+    assert files(calls_where(lambda name, call: name.endswith("exec_module"))) in (["recipes.py"], ["config.py"])
+    # processes are started from lists
+    texts = (ast.Constant, ast.JoinedStr, ast.BinOp)
     started = [call for calls in CALLS.values() for name, call in calls if name.startswith("subprocess.")]
-    for call in started:
-        assert not call.args or not isinstance(call.args[0], (ast.Constant, ast.JoinedStr, ast.BinOp)), ast.unparse(
-            call
-        )
-
-
-def test_archives_are_not_unpacked():
-    banned = {"tarfile", "zipfile"}
-    assert not {path.name for path, tree in TREES.items() if set(imports(tree)) & banned}
-    assert not found(lambda name, call: name.endswith(("unpack_archive", "extractall")))
+    assert not [ast.unparse(call) for call in started if call.args and isinstance(call.args[0], texts)]
 
 
 def test_nobody_is_listened_to():
-    banned = {"socketserver", "http.server", "flask", "fastapi", "uvicorn", "wsgiref", "xmlrpc.server", "asyncio"}
-    assert not {path.name for path, tree in TREES.items() if set(imports(tree)) & banned}
+    assert not importers("socketserver", "http.server", "flask", "fastapi", "uvicorn", "wsgiref", "xmlrpc.server")
+    assert not importers("asyncio")
     for path, tree in TREES.items():
         if "socket" in imports(tree):  # a free port may be asked for, on this machine alone
             text = path.read_text()
@@ -122,15 +106,12 @@ def test_nobody_is_listened_to():
         assert '"include_dashboard": False' in text, path
 
 
-def test_the_commands_open_no_socket(run, tmp_path, monkeypatch, capsys):
-    """What each command does on its way, libraries included, is done without a network."""
-
+def test_the_commands_open_no_socket(run, tmp_path, monkeypatch, call):
     def refuse(*args, **options):
         raise AssertionError("a socket was opened")
 
-    monkeypatch.setattr(socket, "socket", refuse)
-    monkeypatch.setattr(socket, "create_connection", refuse)
-    monkeypatch.setattr(socket, "create_server", refuse)
+    for name in ("socket", "create_connection", "create_server"):
+        monkeypatch.setattr(socket, name, refuse)
     trained = ["train", "yang24.linear", "--scale", "smoke", "--set", "train.steps=1", "--device", "cpu"]
     for arguments in (
         [*trained, "--out", tmp_path / "new"],
@@ -139,20 +120,19 @@ def test_the_commands_open_no_socket(run, tmp_path, monkeypatch, capsys):
         ["report", tmp_path / "runs", "--out", tmp_path / "page.html"],
         ["list"],
     ):
-        with pytest.raises(SystemExit) as ended:
-            main([str(one) for one in arguments])
-        assert ended.value.code == 0, capsys.readouterr().err
+        code, _, error = call(*arguments)
+        assert code == 0, error
 
 
 def test_templates_escape():
     text = "".join(path.read_text() for path in (SOURCE / "report" / "templates").iterdir())
     assert "|safe" not in text.replace(" ", "")
     assert "autoescape false" not in text
-    made = found(lambda name, call: name.endswith("Environment"))
-    assert made
-    assert all("autoescape=True" in one for one in made)
+    environments = calls_where(lambda name, call: name.endswith("Environment"))
+    assert environments
+    assert all("autoescape=True" in call for call in environments)
     # what counts as safe is what this library drew itself
-    assert {one.partition(":")[0] for one in found(lambda name, call: name == "Markup")} == {"report/drawing.py"}
+    assert set(files(calls_where(lambda name, call: name == "Markup"))) == {"report/drawing.py"}
 
 
 # what files may not do
@@ -175,38 +155,39 @@ def run(tmp_path):
     return save_model(tmp_path / "runs" / "small", config.build(), LinearRegression(d=2), name="small")
 
 
-def refused(capsys, *arguments):
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as ended:
-        main([str(one) for one in arguments])
-    error = capsys.readouterr().err
-    assert ended.value.code == 2, error
-    assert error.startswith("looped: ")
-    assert error.count("\n") == 1
-    return error
+@pytest.fixture
+def refused(call):
+    def run_it(*arguments):
+        code, _, error = call(*arguments)
+        assert code == 2, error
+        assert error.startswith("looped: ")
+        assert error.count("\n") == 1
+        return error
+
+    return run_it
 
 
 @pytest.mark.parametrize("kind", ["pickle", "zip", "legacy"])
-def test_a_hostile_pickle_is_run_nowhere(kind, run, tmp_path, capsys):
+def test_a_hostile_pickle_is_run_nowhere(kind, run, tmp_path, refused):
     trap = tmp_path / "trap"
     hostile = tmp_path / "state.pt"
     if kind == "pickle":
         hostile.write_bytes(pickle.dumps(Trap(trap)))
     else:
         torch.save(Trap(trap), hostile, _use_new_zipfile_serialization=kind == "zip")
-    refused(capsys, "import", hostile, "--out", tmp_path / "in", "--heads", 2)
+    refused("import", hostile, "--out", tmp_path / "in", "--heads", 2)
     (checkpoint,) = (run.path / "checkpoints").glob("*.safetensors")
     shutil.copy(hostile, checkpoint)
     for arguments in (["evaluate", run.path], ["train", "--resume", run.path], ["identify", run.path]):
-        refused(capsys, *arguments)
+        refused(*arguments)
     shutil.copy(hostile, run.path / "config.json")
-    refused(capsys, "evaluate", run.path)
-    refused(capsys, "report", tmp_path / "runs", "--out", tmp_path / "page.html")
+    refused("evaluate", run.path)
+    refused("report", tmp_path / "runs", "--out", tmp_path / "page.html")
     assert not trap.exists()
 
 
 @pytest.mark.parametrize("pack", ["zip", "tar"])
-def test_an_archive_is_no_run_and_is_not_opened(pack, run, tmp_path, capsys):
+def test_an_archive_is_no_run_and_is_not_opened(pack, run, tmp_path, refused):
     archive = tmp_path / f"run.{pack}"
     if pack == "zip":
         with zipfile.ZipFile(archive, "w") as file:
@@ -214,8 +195,8 @@ def test_an_archive_is_no_run_and_is_not_opened(pack, run, tmp_path, capsys):
     else:
         with tarfile.open(archive, "w") as file:
             file.add(run.path / "config.json", "../../escaped")
-    refused(capsys, "evaluate", archive)
-    refused(capsys, "import", archive, "--out", tmp_path / "in", "--heads", 2)
+    refused("evaluate", archive)
+    refused("import", archive, "--out", tmp_path / "in", "--heads", 2)
     assert not list(tmp_path.parent.rglob("escaped"))
 
 
@@ -223,13 +204,13 @@ ESCAPES = ["../../x", "/tmp/x", "..", ".", "a/b", "a\\b", "a\0b", "", " ", "~", 
 
 
 @pytest.mark.parametrize("name", ESCAPES)
-def test_a_name_in_a_config_cannot_leave_its_folder(name, run, tmp_path, capsys):
+def test_a_name_in_a_config_cannot_leave_its_folder(name, run, tmp_path, refused):
     with pytest.raises(ValueError, match="`name` names a folder"):
         Setup(name=name, task=LinearRegression(d=2), model=DecoderConfig(d=2))
     config = json.loads((run.path / "config.json").read_text())
     write_json(run.path / "config.json", {**config, "name": name})
     before = sorted(tmp_path.rglob("*"))
-    assert "names a folder" in refused(capsys, "evaluate", run.path)
+    assert "names a folder" in refused("evaluate", run.path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -240,11 +221,9 @@ def test_an_evaluations_title_cannot_leave_the_run(title, run):
     assert file.resolve().parent == (run.path / "evaluations").resolve()
 
 
-def test_a_result_that_names_another_place_is_drawn_nowhere_else(tmp_path, capsys):
+def test_a_result_that_names_another_place_is_drawn_nowhere_else(tmp_path, call):
     write_json(tmp_path / "evil.json", {"figure": "../../escaped", "scale": "/tmp/escaped", "data": {}, "claims": []})
-    with pytest.raises(SystemExit) as ended:
-        main(["report", "--results", str(tmp_path), "--out", str(tmp_path / "page.html"), "--quiet"])
-    assert ended.value.code == 0
+    assert call("report", "--results", tmp_path, "--out", tmp_path / "page.html", "--quiet")[0] == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["evil.json", "page.html"]
 
 

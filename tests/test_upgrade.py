@@ -93,13 +93,8 @@ def test_an_upgrade_drops_what_an_optimiser_never_read():
 def test_an_upgrade_makes_depth_relative():
     assert Experiment.from_data(as_format_1(TINY)) == TINY
     data = as_format_1(TINY)
-    data["train"]["depth"] = {
-        "type": "looped.functional.schedules:Staircase",
-        "start": 1,
-        "stop": 3,
-        "by": 1,
-        "every": 2,
-    }
+    absolute = {"start": 1, "stop": 3, "by": 1, "every": 2}
+    data["train"]["depth"] = {"type": "looped.functional.schedules:Staircase"} | absolute
     assert Experiment.from_data(data).train.depth == Staircase(start=-2, stop=0, by=1, every=2)
     data["train"]["depth"] = {"type": "mine:Depth"}
     with pytest.raises(ValueError, match=r"`mine:Depth`, and its loops cannot be made relative .*\"format\": 2"):
@@ -124,15 +119,19 @@ def test_a_run_of_the_version_before_goes_on_where_it_stopped(tmp_path):
         assert torch.equal(again.latest().tensors[name], value), name
 
 
-def test_a_config_that_was_changed_by_hand_is_still_noticed(tmp_path):
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_config_that_was_changed_by_hand_is_still_noticed(tmp_path, carried):
     run = half_trained(tmp_path)
     make_old(run.path, TINY)
-    data = read_json(run.path / "config.json")
+    if carried:
+        carry_over().main([str(run.path)])
+    file = (tmp_path / TINY.folder if carried else run.path) / "config.json"
+    data = read_json(file)
     data["train"]["seed"] = 7
-    write_json(run.path / "config.json", data)
-    changed = Run.open(run.path)
+    write_json(file, data)
+    changed = Run.open(file.parent)
     with pytest.raises(ValueError, match="was written under another"):
-        changed.check(read_checkpoint(run.path, 3))
+        changed.check(read_checkpoint(changed.path, 3))
 
 
 def test_carrying_over_renames_runs_and_what_refers_to_them(tmp_path, capsys):
@@ -157,19 +156,6 @@ def test_carrying_over_renames_runs_and_what_refers_to_them(tmp_path, capsys):
     assert train(TINY, out=tmp_path).latest().finished
     assert carry_over().main([str(run.path)]) == 0  # nothing is left to do
     assert capsys.readouterr().out == ""
-
-
-def test_a_carried_config_that_was_changed_by_hand_is_noticed(tmp_path):
-    run = half_trained(tmp_path)
-    make_old(run.path, TINY)
-    carry_over().main([str(run.path)])
-    file = tmp_path / TINY.folder / "config.json"
-    data = read_json(file)
-    data["train"]["seed"] = 7
-    write_json(file, data)
-    changed = Run.open(file.parent)
-    with pytest.raises(ValueError, match="was written under another"):
-        changed.check(read_checkpoint(changed.path, 3))
 
 
 def test_weights_without_training_are_carried_over_too(tmp_path, caplog):

@@ -164,17 +164,6 @@ def test_the_asked_label_is_hidden():
     assert model.predict(prompt.head(4)).shape == (3, 1)
 
 
-@pytest.mark.parametrize(
-    "config",
-    [SMALL, replace(SMALL, inject="add"), replace(SMALL, query="last", causal=False, tokens="apart", loop_norm=True)],
-)
-def test_every_parameter_receives_gradient(config):
-    model = build(replace(config, positions=12))
-    grad = 1 if config.inject == "add" else None
-    model(prompt_of(), grad=grad, keep=1).square().sum().backward()
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
-
-
 def test_without_injection_a_gradient_window_leaves_pre_untrained():
     model = build(SMALL)
     model(prompt_of(), grad=1, keep=1).square().sum().backward()
@@ -188,17 +177,6 @@ def test_states_show_every_layer_of_every_loop():
     assert len(states) == 6
     last = model.readout(states[-1], model.embed(prompt))
     assert torch.allclose(last, model(prompt)[-1], rtol=1e-12)
-
-
-def test_stacked_models_equal_each_alone():
-    for config in (SMALL, replace(SMALL, query="last", causal=False)):
-        singles = [build(config, seed) for seed in range(3)]
-        stacked, prompt = stack(singles), prompt_of()
-        wanted = torch.stack([single(prompt, keep=2) for single in singles], 1)
-        assert torch.allclose(stacked(prompt, keep=2), wanted, rtol=1e-10)
-        own = prompt_of(models=(3,))
-        one = Prompt(own.xs[1], own.ys[1])
-        assert torch.allclose(stacked(own)[:, 1], unstack(stacked)[1](one), rtol=1e-10)
 
 
 def test_settle_leaves_the_loop_by_rule():
@@ -215,6 +193,8 @@ def test_config_is_data():
     assert override(config, ["pre.layers=2", "inject=add"]).pre.layers == 2
     with pytest.raises(ValueError, match=r"unknown field `pre\.depth`"):
         override(config, ["pre.depth=2"])
+    with pytest.raises(ValueError, match="`layers` must be at least 0; got -1"):
+        Part(layers=-1)
 
 
 @pytest.mark.parametrize(
@@ -236,20 +216,6 @@ def test_config_is_data():
 def test_config_refuses(fields, said):
     with pytest.raises(ValueError, match=said):
         replace(SMALL, **fields)
-
-
-def test_part_refuses_negative_layers():
-    with pytest.raises(ValueError, match="`layers` must be at least 0; got -1"):
-        Part(layers=-1)
-
-
-def test_prompts_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="x of dimension 3; got 4"):
-        build(SMALL).predict(prompt_of(d=4))
-    with pytest.raises(ValueError, match="at most 14 tokens here; got 16"):
-        build(SMALL).predict(prompt_of(n=8))
-    with pytest.raises(ValueError, match="labels of dimension 2"):
-        build(replace(SMALL, tokens="apart", outputs=2)).predict(prompt_of())
 
 
 # sequences and text
@@ -279,19 +245,33 @@ def test_text_is_embedded_and_read_out_by_one_matrix():
     assert wanted.shape == (3, 3, 9, 11)
 
 
-def test_text_of_stacked_models_equals_each_alone():
-    singles = [build(WORDS, seed) for seed in range(3)]
-    stacked, prompt = stack(singles), words()
+LAST = replace(SMALL, query="last", causal=False)
+
+
+@pytest.mark.parametrize(("config", "prompt_for"), [(SMALL, prompt_of), (LAST, prompt_of), (WORDS, words)])
+def test_stacked_models_equal_each_alone(config, prompt_for):
+    singles = [build(config, seed) for seed in range(3)]
+    stacked, prompt = stack(singles), prompt_for()
     wanted = torch.stack([single(prompt, keep=2) for single in singles], 1)
     assert torch.allclose(stacked(prompt, keep=2), wanted, rtol=1e-10)
-    own = words(models=(3,))
-    one = Sequence(own.tokens[1], own.targets[1])
-    assert torch.allclose(stacked(own)[:, 1], singles[1](one), rtol=1e-10)
+    apart = prompt_for(models=(3,))
+    second = apart.rows(torch.tensor(1))
+    for model in (singles[1], unstack(stacked)[1]):
+        assert torch.allclose(stacked(apart)[:, 1], model(second), rtol=1e-10)
 
 
-def test_every_parameter_of_a_text_model_receives_gradient():
-    model = build(replace(WORDS, positions=9, inject="add"))
-    model(words(), grad=1).square().sum().backward()
+@pytest.mark.parametrize(
+    ("config", "prompt"),
+    [
+        (replace(SMALL, positions=12), prompt_of()),
+        (replace(SMALL, positions=12, inject="add"), prompt_of()),
+        (replace(LAST, positions=12, tokens="apart", loop_norm=True), prompt_of()),
+        (replace(WORDS, positions=9, inject="add"), words()),
+    ],
+)
+def test_every_parameter_receives_gradient(config, prompt):
+    model = build(config)
+    model(prompt, grad=1 if config.inject == "add" else None, keep=1).square().sum().backward()
     assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
 
 
@@ -310,17 +290,24 @@ def test_parts_left_out_are_left_out():
         assert config.build().num_parameters == around + (pre + loop + post) * one
 
 
-def test_prompts_of_the_wrong_kind_are_refused():
-    vectors = given(torch.zeros(2, 4, 3).double())
-    with pytest.raises(ValueError, match="this model reads a sequence; got pairs"):
-        build(replace(SMALL, tokens="given")).predict(prompt_of())
-    with pytest.raises(ValueError, match="this model reads pairs; got tokens"):
-        build(SMALL).predict(vectors)
-    with pytest.raises(ValueError, match=r"reads whole numbers; got tokens of torch\.float64"):
-        build(WORDS).predict(vectors)
-    with pytest.raises(ValueError, match=r"reads vectors; got tokens of torch\.int64"):
-        build(replace(SMALL, tokens="given")).predict(words())
-    with pytest.raises(ValueError, match="tokens of length 3; got 4"):
-        build(replace(SMALL, tokens="given")).predict(given(torch.zeros(2, 4, 4).double()))
-    with pytest.raises(ValueError, match=r"reads pairs \(x, y\); got a sequence"):
-        DecoderConfig(d=3, width=16, heads=2, positions=14).build().predict(vectors)
+GIVEN = replace(SMALL, tokens="given")
+VECTORS = given(torch.zeros(2, 4, 3).double())
+
+
+@pytest.mark.parametrize(
+    ("config", "prompt", "message"),
+    [
+        (SMALL, prompt_of(d=4), "x of dimension 3; got 4"),
+        (SMALL, prompt_of(n=8), "at most 14 tokens here; got 16"),
+        (replace(SMALL, tokens="apart", outputs=2), prompt_of(), "labels of dimension 2"),
+        (GIVEN, prompt_of(), "this model reads a sequence; got pairs"),
+        (SMALL, VECTORS, "this model reads pairs; got tokens"),
+        (WORDS, VECTORS, r"reads whole numbers; got tokens of torch\.float64"),
+        (GIVEN, words(), r"reads vectors; got tokens of torch\.int64"),
+        (GIVEN, given(torch.zeros(2, 4, 4).double()), "tokens of length 3; got 4"),
+        (DecoderConfig(d=3, width=16, heads=2, positions=14), VECTORS, r"reads pairs \(x, y\); got a sequence"),
+    ],
+)
+def test_prompts_that_do_not_fit_are_refused(config, prompt, message):
+    with pytest.raises(ValueError, match=message):
+        build(config).predict(prompt)

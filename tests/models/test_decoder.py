@@ -25,12 +25,12 @@ def prompt_of(xs, ys):
     return Prompt(torch.tensor(xs), torch.tensor(ys))
 
 
-def imported(state, tmp_path, *, loops, inject="add", inside=True):
+def imported(state, tmp_path, *, loops=1, heads=HEADS, inject="add", inside=True):
     """The decoder of a published state dict by way of the importer, which knows no `multiply` and no `inside=False`."""
     file = tmp_path / "state.pt"
     torch.save({name: torch.as_tensor(value) for name, value in state.items()}, file)
     known = "add" if inject == "multiply" else inject
-    run, _ = import_checkpoint(file, tmp_path / "run", heads=HEADS, loops=loops, inject=known)
+    run, _ = import_checkpoint(file, tmp_path / "run", heads=heads, loops=loops, inject=known)
     model = replace(run.model().config, inject=inject, inside=inside).build().double()
     model.load_state_dict(run.model().state_dict())
     return model
@@ -108,17 +108,17 @@ def test_the_published_layer_count_and_width(tmp_path):
     """One full-size pass: 12 layers of width 256, as yang24 compares with."""
     state = published_state("yang24", layers=12, d=20, width=256, positions=203, seed=9)
     xs, ys = numbers(4, batch=1, n=5, d=20)
-    file = tmp_path / "state.pt"
-    torch.save({name: torch.as_tensor(value) for name, value in state.items()}, file)
-    run, _ = import_checkpoint(file, tmp_path / "run", heads=8)
-    model = run.model()
+    model = imported(state, tmp_path, heads=8)
     assert model.num_parameters == 9_535_233
     close(model.predict(prompt_of(xs, ys)), Published(state, "yang24", heads=8).unlooped(xs, ys))
 
 
 def test_a_shorter_prompt_gives_the_same_first_predictions():
     prompt, model = prompt_of(*numbers(5)), random_model(SMALL, 0)
-    torch.testing.assert_close(model.predict(prompt.head(2)), model.predict(prompt)[:, :2], rtol=0, atol=1e-12)
+    before = model.predict(prompt)
+    torch.testing.assert_close(model.predict(prompt.head(2)), before[:, :2], rtol=0, atol=1e-12)
+    prompt.ys[:, -1] += 5
+    assert torch.equal(before, model.predict(prompt)), "the last label is not read"
 
 
 def test_states_between_layers_are_the_stream_before_the_norm():
@@ -129,14 +129,6 @@ def test_states_between_layers_are_the_stream_before_the_norm():
         first = model.blocks[0](tokens + (states[2 * t - 1] if t else 0))
         assert torch.equal(states[2 * t], first)
         assert torch.equal(states[2 * t + 1], model.norm(model.blocks[1](first)))
-
-
-def test_the_last_label_is_not_read():
-    xs, ys = numbers(6)
-    model = random_model(SMALL, 0)
-    before = model.predict(prompt_of(xs, ys))
-    ys[:, -1] += 5
-    assert torch.equal(before, model.predict(prompt_of(xs, ys)))
 
 
 def test_float32_prompts_are_read_in_the_models_precision():
@@ -159,12 +151,9 @@ def test_prompts_that_do_not_fit_are_refused():
 
 
 @pytest.mark.parametrize("field", ["d", "width", "heads", "layers", "positions", "loops"])
-def test_fields_below_one_are_refused(field):
+def test_fields_below_one_and_widths_that_do_not_divide_are_refused(field):
     with pytest.raises(ValueError, match=rf"`{field}` must be at least 1; got 0"):
         DecoderConfig(**{field: 0})
-
-
-def test_width_must_divide_among_the_heads():
     with pytest.raises(ValueError, match=r"`width` must be a multiple of heads=8; got 20"):
         DecoderConfig(width=20)
 

@@ -172,11 +172,8 @@ def test_the_prefix_saves_nothing(inject):
     assert short == long > 0
     assert saved_bytes(model, prompt, loops=5, grad=5, keep=3) == short
     assert saved_bytes(model, prompt, loops=10, keep=3) > 1.5 * short
-
-
-def test_predictions_kept_from_the_prefix_save_nothing_either():
-    model, prompt = decoder(), some_prompt()
-    assert saved_bytes(model, prompt, loops=20, grad=2, keep=20) == saved_bytes(model, prompt, loops=20, grad=2, keep=2)
+    all_loops, window = (saved_bytes(model, prompt, loops=20, grad=2, keep=keep) for keep in (20, 2))
+    assert all_loops == window, "predictions from the prefix save nothing either"
 
 
 def test_random_depth_costs_the_same_at_every_depth():
@@ -243,33 +240,22 @@ def collect(state, context):
     return 2 * state + context.target
 
 
-def test_each_prompt_leaves_as_if_it_were_alone():
+def test_each_prompt_leaves_the_batch_as_if_it_were_alone():
     context, start = rates()
     step, rule = Counted(), StateChange(tolerance=1e-3)
     together = settle(step, start, context, rule, max_loops=200, collect=collect)
     assert together.finished.all()
     assert len(set(together.loops.tolist())) == 5
+    most = int(together.loops.max())
+    assert step.rows == [int((together.loops > t).sum()) for t in range(most)]
+    assert sum(step.rows) == together.loops.sum()
+    every = unroll(Counted(), start, context, loops=most, keep=most, collect=collect)
+    assert torch.equal(together.predictions, every[together.loops - 1, torch.arange(5)])
     for i in range(5):
         single = Rates(context.target[i : i + 1], context.rate[i : i + 1])
         alone = settle(Counted(), start[i : i + 1], single, rule, max_loops=200, collect=collect)
         assert alone.loops[0] == together.loops[i]
         assert torch.equal(alone.predictions[0], together.predictions[i])
-
-
-def test_finished_prompts_leave_the_batch():
-    context, start = rates()
-    step = Counted()
-    out = settle(step, start, context, StateChange(tolerance=1e-3), max_loops=200, collect=collect)
-    assert step.rows == [int((out.loops > t).sum()) for t in range(int(out.loops.max()))]
-    assert sum(step.rows) == out.loops.sum()
-
-
-def test_predictions_are_those_of_unroll_at_that_loop():
-    context, start = rates()
-    out = settle(Counted(), start, context, StateChange(tolerance=1e-3), max_loops=200, collect=collect)
-    most = int(out.loops.max())
-    every = unroll(Counted(), start, context, loops=most, keep=most, collect=collect)
-    assert torch.equal(out.predictions, every[out.loops - 1, torch.arange(5)])
 
 
 def test_state_change_is_relative_and_first_met_where_settle_stops():
@@ -293,7 +279,7 @@ def test_state_change_reads_all_parts_of_a_state():
     assert (out.predictions == 0.125).all()
 
 
-def test_max_loops_is_flagged():
+def test_max_loops_is_flagged_and_at_least_one():
     context, start = rates()
     out = settle(Counted(), start, context, StateChange(tolerance=1e-3), max_loops=8, collect=collect)
     full = settle(Counted(), start, context, StateChange(tolerance=1e-3), max_loops=200, collect=collect)
@@ -302,12 +288,10 @@ def test_max_loops_is_flagged():
     assert out.loops.tolist() == full.loops.clamp(max=8).tolist()
     last = unroll(Counted(), start, context, loops=8, collect=collect)[-1]
     assert torch.equal(out.predictions[~out.finished], last[~out.finished])
-
-
-def test_a_prompt_that_settles_in_the_very_last_loop_is_finished():
-    context, start = rates()
     assert settle(Counted(), start, context, Budget(loops=4), max_loops=4, collect=collect).finished.all()
     assert not settle(Counted(), start, context, Budget(loops=5), max_loops=4, collect=collect).finished.any()
+    with pytest.raises(ValueError, match="`loops` must be at least 1; got 0"):
+        settle(Counted(), start, context, Budget(loops=1), max_loops=0, collect=collect)
 
 
 def test_a_state_that_is_not_finite_never_settles():
@@ -325,6 +309,7 @@ def test_a_budget_is_unroll(loops):
     out = model.settle(prompt, Budget(loops=loops), max_loops=50)
     assert out.loops.tolist() == [loops] * 3
     assert out.finished.all()
+    assert not out.predictions.requires_grad
     torch.testing.assert_close(out.predictions, model.predict(prompt, loops=loops), rtol=0, atol=1e-14)
 
 
@@ -338,14 +323,3 @@ def test_a_decoder_settles_prompt_by_prompt():
             out.predictions[i : i + 1], model.predict(row, loops=int(out.loops[i])), atol=1e-12, rtol=0
         )
         assert model.settle(row, rule, max_loops=40).loops[0] == out.loops[i]
-
-
-def test_settling_carries_no_gradient():
-    out = decoder().settle(some_prompt(), Budget(loops=2), max_loops=2)
-    assert not out.predictions.requires_grad
-
-
-def test_settle_needs_a_loop():
-    context, start = rates()
-    with pytest.raises(ValueError, match="`loops` must be at least 1; got 0"):
-        settle(Counted(), start, context, Budget(loops=1), max_loops=0, collect=collect)

@@ -61,27 +61,17 @@ def test_the_promised_recipes_exist():
 
 
 @every_recipe
-@pytest.mark.parametrize("scale", SCALES)
-def test_recipes_come_in_every_scale_and_survive_being_written(name, scale):
-    recipe = experiment(name, scale)
-    assert recipe.name == name
-    assert recipe.train is not None
-    again = Experiment.from_data(recipe.to_data())
-    assert again == recipe
-    assert again.hash == recipe.hash
-
-
-@every_recipe
-def test_scales_differ(name):
-    assert len({experiment(name, scale).hash for scale in SCALES}) == len(SCALES)
-
-
-@every_recipe
-def test_the_longest_prompt_fits(name):
-    for scale in SCALES:
-        recipe = experiment(name, scale)
+def test_recipes_come_in_every_scale_and_survive_being_written(name):
+    scales = [experiment(name, scale) for scale in SCALES]
+    assert len({recipe.hash for recipe in scales}) == len(SCALES)
+    for recipe in scales:
+        assert recipe.name == name
+        assert recipe.train is not None
+        again = Experiment.from_data(recipe.to_data())
+        assert again == recipe
+        assert again.hash == recipe.hash
         if isinstance(recipe.model, DecoderConfig):
-            assert 2 * recipe.train.points <= recipe.model.positions
+            assert 2 * recipe.train.points <= recipe.model.positions, "the longest prompt fits"
 
 
 @every_small_recipe

@@ -1,5 +1,4 @@
 import hypothesis.strategies as st
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -54,9 +53,8 @@ def test_regression_labels_are_linear_in_phi():
         a = prompt.truth["a"][row].double().numpy()
         for x, y in zip(prompt.xs[row], prompt.ys[row], strict=True):
             assert float(y) == pytest.approx(float(a @ phi_of(task.phi, x)), abs=1e-5)
-    assert not torch.equal(
-        draw(RepresentationRegression(d=3, representation=3)).ys, draw(RepresentationRegression(d=3)).ys
-    )
+    third, plain = RepresentationRegression(d=3, representation=3), RepresentationRegression(d=3)
+    assert not torch.equal(draw(third).ys, draw(plain).ys)
 
 
 def test_noise_has_its_standard_deviation():
@@ -162,13 +160,10 @@ def text(batch=4, seq=5):
     return Sequence(ids, ids + 1, torch.rand(batch, seq))
 
 
-def test_a_sequence_knows_its_places():
-    assert (sequence().places, sequence().num_positions, sequence().d) == ((4, 5), 5, 3)
-    assert (text().places, text().num_positions, text().d) == ((4, 5), 5, 1)
-
-
 @pytest.mark.parametrize("index", [slice(1, 3), torch.tensor([3, 0]), torch.tensor([True, False, True, False])])
-def test_rows_and_head_of_a_sequence(index):
+def test_places_rows_and_head_of_a_sequence(index):
+    for prompt, d in ((sequence(), 3), (text(), 1)):
+        assert (prompt.places, prompt.num_positions, prompt.d) == ((4, 5), 5, d)
     whole = sequence(weights=torch.rand(4, 5), truth={"a": torch.randn(4, 2)})
     part = whole.rows(index)
     for name in ("tokens", "targets", "weights"):
@@ -181,11 +176,8 @@ def test_rows_and_head_of_a_sequence(index):
 
 def test_precision_leaves_whole_numbers_alone():
     double = text().to(torch.float64)
-    assert (double.tokens.dtype, double.targets.dtype, double.weights.dtype) == (
-        torch.int64,
-        torch.int64,
-        torch.float64,
-    )
+    assert double.tokens.dtype == double.targets.dtype == torch.int64
+    assert double.weights.dtype == torch.float64
     assert sequence().to(torch.float64).targets.dtype == torch.float64
     assert text().to("meta").tokens.device.type == "meta"
 
@@ -199,18 +191,10 @@ def test_join_puts_an_axis_of_models_in_front():
     assert join([first]) is first
 
 
-@pytest.fixture
-def unchecked():
-    """What a user meets, who has no shape checker in front of our own errors."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
-
-
-def test_sequences_that_do_not_fit_are_refused(unchecked):
-    with pytest.raises(
-        ValueError, match=r"`tokens` and `targets` must be \(batch, seq, d\).*make the first axes agree"
-    ):
+@pytest.mark.usefixtures("unchecked")
+def test_sequences_that_do_not_fit_are_refused():
+    message = r"`tokens` and `targets` must be \(batch, seq, d\).*make the first axes agree"
+    with pytest.raises(ValueError, match=message):
         Sequence(torch.zeros(4, 5, 3), torch.zeros(4, 6, 3))
     with pytest.raises(ValueError, match="Add the missing axis"):
         Sequence(torch.zeros(5, 3), torch.zeros(5, 3))

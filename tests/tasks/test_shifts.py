@@ -1,5 +1,6 @@
 import dataclasses
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -51,14 +52,12 @@ LABELLED = [
 names = [f"{index}-{type(shift).__name__}" for index, shift in enumerate(ALL)]
 
 
-def ask(task, *shifts, batch=50, n=9, seed=0, dims=None):
-    generator = torch.Generator().manual_seed(seed)
-    return Shifted(task=task, shifts=shifts).questions(batch=batch, n=n, generator=generator, dims=dims)
+def ask(task, *shifts, method="questions", batch=50, n=9, seed=0, dims=None):
+    draw = getattr(Shifted(task=task, shifts=shifts), method)
+    return draw(batch=batch, n=n, generator=torch.Generator().manual_seed(seed), dims=dims)
 
 
-def sample(task, *shifts, batch=50, n=9, seed=0, dims=None):
-    generator = torch.Generator().manual_seed(seed)
-    return Shifted(task=task, shifts=shifts).sample(batch=batch, n=n, generator=generator, dims=dims)
+sample = partial(ask, method="sample")
 
 
 def test_no_shift_changes_nothing():
@@ -147,9 +146,8 @@ def test_orthogonal_query_is_orthogonal_and_keeps_its_norm(d, n, seed):
     for i in range(min(n, d)):
         query, before = asked.judged.xs[:, i], plain.xs[:, :i]
         assert torch.allclose(query.norm(dim=-1), plain.xs[:, i].norm(dim=-1), rtol=1e-5)
-        cosines = torch.einsum("bd,bid->bi", query, before) / (
-            query.norm(dim=-1, keepdim=True) * before.norm(dim=-1) + 1e-30
-        )
+        lengths = query.norm(dim=-1, keepdim=True) * before.norm(dim=-1) + 1e-30
+        cosines = torch.einsum("bd,bid->bi", query, before) / lengths
         assert (cosines.abs() < 1e-5).all()
         assert (torch.einsum("bd,bd->b", query, plain.xs[:, i]) > 0).all(), "what is left of x_i, not its opposite"
     assert torch.allclose(asked.judged.ys, torch.einsum("bnd,bd->bn", asked.judged.xs, plain.truth["w"]), atol=1e-5)
@@ -161,9 +159,8 @@ def test_orthogonal_query_is_the_residual_of_numpys_projection():
     for i in range(1, 5):
         basis = np.linalg.svd(xs[:i], full_matrices=False)[2]
         rest = xs[i] - basis.T @ (basis @ xs[i])
-        assert asked.judged.xs[0, i].numpy() == pytest.approx(
-            rest * np.linalg.norm(xs[i]) / np.linalg.norm(rest), abs=1e-4
-        )
+        rest *= np.linalg.norm(xs[i]) / np.linalg.norm(rest)
+        assert asked.judged.xs[0, i].numpy() == pytest.approx(rest, abs=1e-4)
 
 
 def test_in_half_a_space_orthogonal_queries_end_earlier():

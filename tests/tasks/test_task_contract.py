@@ -107,26 +107,17 @@ def test_shapes(task):
 
 
 @every_task
-def test_one_seed_gives_one_prompt(task):
+def test_one_seed_gives_one_prompt_and_the_global_generator_is_left_alone(task):
+    before = torch.get_rng_state()
     first = draw(task, seed=3)
+    assert torch.equal(before, torch.get_rng_state())
     assert same(first, draw(task, seed=3))
     assert not same(first, draw(task, seed=4))
     for name, value in first.truth.items():
         assert torch.equal(value, draw(task, seed=3).truth[name])
-
-
-@every_task
-def test_a_generator_goes_on(task):
     generator = torch.Generator().manual_seed(0)
-    first = task.sample(batch=5, n=7, generator=generator)
-    assert not same(first, task.sample(batch=5, n=7, generator=generator))
-
-
-@every_task
-def test_the_global_generator_is_left_alone(task):
-    before = torch.get_rng_state()
-    draw(task)
-    assert torch.equal(before, torch.get_rng_state())
+    earlier, later = (task.sample(batch=5, n=7, generator=generator) for _ in range(2))
+    assert not same(earlier, later), "a generator goes on"
 
 
 @every_task
@@ -187,12 +178,8 @@ def test_dims_may_be_a_tensor(task):
 
 
 @every_task
-def test_a_task_is_data(task):
+def test_a_task_is_data_and_has_a_d_of_at_least_one(task):
     assert config.decode(config.encode(task), Task) == task
-
-
-@every_task
-def test_d_below_one_is_refused(task):
     task = task.task if isinstance(task, Shifted) else task
     with pytest.raises(ValueError, match=r"`d` must be at least 1; got 0|must be"):
         dataclasses.replace(task, d=0)

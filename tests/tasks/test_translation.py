@@ -113,7 +113,7 @@ def test_layouts_of_a_corpus(tmp_path, middle, packed):
     assert (german[0], english[0]) in pairs()
 
 
-def test_long_pairs_leave_training_and_are_cut_elsewhere():
+def test_long_pairs_leave_training_and_a_limit_reads_only_the_first():
     lengths = (TASK.everything(100).tokens != PAD).sum(1)
     n = int(lengths.float().quantile(0.5))
     assert (lengths > n + 1).any()
@@ -122,9 +122,6 @@ def test_long_pairs_leave_training_and_are_cut_elsewhere():
     assert held.everything(n).places[0] == len(held.texts()[0])
     with pytest.raises(ValueError, match=r"no pair of .* fits into `n`=3 tokens"):
         TASK.everything(3)
-
-
-def test_limit_reads_only_the_first_pairs():
     few = replace(TASK, limit=9)
     assert few.everything(60).places[0] == 9
     assert few.texts()[0] == TASK.texts()[0][:9]

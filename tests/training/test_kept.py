@@ -489,7 +489,7 @@ def test_every_kept_model_is_whole_and_results_stay_small():
         assert "+" not in origin["commit"] + found["provenance"]["commit"], path  # sources that somebody can find again
         assert (found["trained_loops"], found["task"]) == (run.experiment.model.loops, repr(run.experiment.task)), path
     sizes = {path: path.stat().st_size for path in (ROOT / "results").rglob("*") if path.is_file()}
-    assert sum(sizes.values()) < 40_000_000
+    assert sum(sizes.values()) < 50_000_000  # what travels to a GPU machine is limited
     assert [path for path, size in sizes.items() if size > MAX_BYTES] == []
 
 

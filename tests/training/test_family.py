@@ -11,6 +11,7 @@ import torch
 from looped.cli.report import run_folders
 from looped.experiment import Adam, AdamW
 from looped.files import read_json, write_json
+from looped.functional import kernels
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.models.kernel_transformer import functional, restricted
 from looped.prompt import Prompt
@@ -149,6 +150,14 @@ def test_graph_is_for_the_gpu_and_changes_nothing_elsewhere():
         for graph in (False, True)
     ]
     assert torch.equal(*results)
+
+
+def test_families_that_threads_build_have_the_weights_of_their_seeds():
+    config = functional(d=D, loops=2, layers=2, kernel=kernels.relu)
+    alone = build_family(config, range(4)).state_dict()
+    with ThreadPoolExecutor(8) as threads:
+        built = list(threads.map(lambda _: build_family(config, range(4)).state_dict(), range(64)))
+    assert all(torch.equal(state[name], alone[name]) for state in built for name in alone)
 
 
 def test_bad_settings_are_named():

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,8 @@ Loss = Callable[[Any, Any], Tensor]
 """(family, batch) -> (models,): one loss a model."""
 Draw = Callable[[int], Any]
 """step -> batch: a tensor or nested tuple of tensors whose shapes never change."""
+_BUILDING = threading.Lock()
+"""Threads that build families take turns: torch's global generator is one for all of them."""
 WARM_STEPS = 3
 """Plain steps before a step is captured as a CUDA graph."""
 
@@ -80,7 +83,7 @@ def build_family(
     """One model for each seed, each with the weights it would have alone, as one stack."""
     models = []
     for seed in seeds:
-        with torch.random.fork_rng(devices=[]):
+        with _BUILDING, torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, "weights"))
             models.append(config.build())
     return stack(models).to(device, dtype)

@@ -33,7 +33,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from looped.papers.yang24.measuring import with_loops
 
 from looped.evaluation.curves import evaluate
 from looped.experiment import Experiment
@@ -42,8 +41,10 @@ from looped.functional.schedules import Ramp, RandomDepth, Trapezoid
 from looped.papers import gao24, yang24
 from looped.papers.gao24.variants import three
 from looped.papers.yang24.trainings import PAPER, training
+from looped.papers.yang24.variants import with_loops
 from looped.tasks.task import SequenceTask
-from looped.training.run import Checkpoint, Run
+from looped.training.folder import Checkpoint
+from looped.training.run import Run
 from looped.training.stopping import Interrupted
 from looped.training.trainer import train_seeds
 
@@ -87,8 +88,7 @@ def trees(scale: yang24.Scale) -> Iterator[Experiment]:
     if scale == "paper":
         optimizer = replace(PAPER.optimizer, schedule=Trapezoid(warmup=0.02, decay=0.3, floor=0.4))
         every = {"log_every": 500, "checkpoint_every": 5000, "emphasis": 1.0}
-        shallow = RandomDepth(low=16, high=32)
-        first = training(first, steps=36_000, depth=shallow, optimizer=optimizer, **every)
+        first = training(first, steps=36_000, depth=RandomDepth(low=-8, high=8), optimizer=optimizer, **every)
         first = replace(first, model=replace(first.model, loops=24))
         rates = {"learning_rate": 1.5e-3, "muon_learning_rate": 5e-3, "schedule": Trapezoid(warmup=0.02, decay=0.9)}
         optimizer = replace(PAPER.optimizer, **rates)

@@ -7,7 +7,7 @@
 # home already must then not be in QUEUE, and the runs that others start from must be in the folder `runs` beside it.
 set -u
 began=$(date +%s)
-place=${PLACE:-/tmp/paper_scale}
+place=${PLACE:-$HOME/paper_scale}
 export PYTHONPATH=src PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
 [ -f "$2" ] || { echo "there is no queue $2"; exit 1; }
 if [ ! -d "$place" ]; then

@@ -23,6 +23,7 @@ def finding(**fields):
         ({"form": "as printed"}, "holds"),
         ({"form": "as corrected"}, "holds as corrected"),
         ({"measured": 3.0, "form": "as corrected"}, "fails"),
+        ({"measured": 3.0, "form": "in the proof"}, "fails in the proof"),
     ],
 )
 def test_verdicts(fields, verdict):

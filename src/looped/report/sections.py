@@ -14,11 +14,17 @@ from looped.reproduce import DAMAGE, Result, damaged
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-VERDICTS = {"holds": "good", "holds as corrected": "good", "fails as printed": "note", "fails": "bad"}
+VERDICTS = {
+    "holds": "good",
+    "holds as corrected": "good",
+    "fails as printed": "note",
+    "fails in the proof": "note",
+    "fails": "bad",
+}
 """Every verdict on a theorem with its colour, in the order in which they are counted."""
 CLAIM_VERDICTS = {"holds": "good", "fails": "bad", "undecided": "note", "not judged": "note"}
 
-WORDS = ("name", "paper", "statement", "verdict", "form", "instance")
+WORDS = ("name", "paper", "statement", "verdict", "form", "instance", "remark")
 """The text fields in a row of `looped verify --json`."""
 
 
@@ -88,7 +94,7 @@ def _theorem(row: Mapping[str, Any], figures: Figures) -> dict[str, Any]:
     return {
         **{key: row[key] for key in ("name", "statement", "measured", "bound", "verdict")},
         "form": "" if row.get("form", "as stated") == "as stated" else row["form"],
-        "instance": row.get("instance", ""),
+        **{key: row.get(key, "") for key in ("instance", "remark")},
         "bound_is": "tolerance" if row.get("bound_is") == "numerical tolerance" else "",
         "relation": {True: "≥ ", False: "≤ "}.get(row.get("at_least"), ""),  # type: ignore[arg-type]
         "margin": number(margin, 2) if margin is not None else "∞" if holds else "–",

@@ -22,9 +22,9 @@ import looped.theorems
 from looped.files import finite
 from looped.training.threads import at_threads
 
-Form = Literal["as stated", "as printed", "as corrected"]
-"""Whether the statement is the paper's, a misprint in the paper, or our correction of that misprint."""
-Verdict = Literal["holds", "fails as printed", "holds as corrected", "fails"]
+Form = Literal["as stated", "as printed", "as corrected", "in the proof"]
+"""The paper's statement, a misprint in it, our correction of that misprint, or a step of a proof as it is printed."""
+Verdict = Literal["holds", "fails as printed", "holds as corrected", "fails in the proof", "fails"]
 EXACT = 1e-10
 """The largest relative difference allowed between two float64 computations of the same number."""
 
@@ -70,10 +70,12 @@ class Finding:
     """Whether this is the paper's statement, a misprint, or its correction."""
     statement: str = ""
     """The statement of this form, where it differs from the theorem's."""
+    remark: str = ""
+    """What a reader must know to weigh the row, such as how far the bound is from what is possible at all."""
 
-    def stated(self, form: Form, statement: str = "") -> Finding:
+    def stated(self, form: Form, statement: str = "", remark: str = "") -> Finding:
         """The same finding for another form or statement of the theorem."""
-        return replace(self, form=form, statement=statement)
+        return replace(self, form=form, statement=statement, remark=remark)
 
     @property
     def holds(self) -> bool:
@@ -89,11 +91,11 @@ class Finding:
     @property
     def verdict(self) -> Verdict:
         """The verdict in words; a misprint that happens to hold gets `holds`."""
-        if self.form == "as corrected":
-            return "holds as corrected" if self.holds else "fails"
         if self.holds:
-            return "holds"
-        return "fails as printed" if self.form == "as printed" else "fails"
+            return "holds as corrected" if self.form == "as corrected" else "holds"
+        if self.form == "as printed":
+            return "fails as printed"
+        return "fails in the proof" if self.form == "in the proof" else "fails"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ class Row(Finding):
 
     def as_dict(self) -> dict[str, Any]:
         """The row as JSON data; numbers that are not finite become null."""
-        words = ("name", "paper", "form", "statement", "instance")
+        words = ("name", "paper", "form", "statement", "instance", "remark")
         results = ("measured", "bound", "bound_is", "margin", "verdict", "seconds")
         plain = {key: getattr(self, key) for key in words + results}
         return finite(plain | {"plot": None if self.plot is None else vars(self.plot)})

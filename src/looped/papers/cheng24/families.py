@@ -2,13 +2,18 @@
 
 The paper says Adam with clipping, batch 30000, a new minibatch every 10 steps, 3 seeds, and neither rate nor steps. The
 released program's steps have length .1/(9-i)^2 in layer i, too short for a run of minutes; these are longer and shrink
-to 0.
+to 0. A stays 0 in the first third: with A free from the start, some exp models of 8 layers never recover from an early
+jump of their loss.
 """
 
+from __future__ import annotations
+
+import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.config import encode
-from looped.experiment import Adam
+from looped.experiment import Adam, hash_of
+from looped.files import write_json
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
 from looped.functional.matrices import to_identity
@@ -28,8 +34,13 @@ from looped.prompt import Prompt
 from looped.studies import Context
 from looped.training.clip import Clip
 from looped.training.family import Trained, build_family, family_folder, train_family
+from looped.training.folder import Folder
 from looped.training.rollback import Rollback
 from looped.training.stopping import stop_signals
+
+
+RECORDS = "cheng24.outcomes"
+"""The folder among the runs in which the outcome of every case lies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +76,13 @@ class FamilyTraining:
     """Steps on one minibatch."""
     steps: int = 600
     """Optimiser steps."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    deep: int = 8
+    """From this many layers on, a model takes `deep_steps`."""
+    deep_steps: int = 5000
+    """Optimiser steps of deep models."""
+    held: float = 1 / 3
+    """Share of the steps in which A stays 0; free from the start, deep exp models blow up."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """One model for each."""
     test: int = 60_000
     """Test prompts."""
@@ -82,15 +99,17 @@ class FamilyTraining:
     clip: float = 10.0
     """Largest gradient norm of the last of nine layers: `clip` / (9 - i)^2 in layer i."""
 
-    @property
-    def log_every(self) -> int:
-        """Steps between two readings."""
-        return max(1, self.steps // self.logged)
+    def steps_of(self, case: Case) -> int:
+        """Optimiser steps of a case."""
+        return self.deep_steps if case.layers >= self.deep else self.steps
 
-    @property
-    def logged_steps(self) -> list[int]:
+    def log_every(self, case: Case) -> int:
+        """Steps between two readings."""
+        return max(1, self.steps_of(case) // self.logged)
+
+    def logged_steps(self, case: Case) -> list[int]:
         """The steps before which distances are read, and the last."""
-        return [*range(0, self.steps, self.log_every), self.steps]
+        return [*range(0, self.steps_of(case), self.log_every(case)), self.steps_of(case)]
 
     def rules(self, layers: int) -> dict[str, Any]:
         """Adam whose rate falls to 0, each layer's gradient clipped, models whose loss jumps sent back."""
@@ -106,6 +125,10 @@ class Outcome:
 
     losses: list[float]
     """Test loss."""
+    typical: list[float]
+    """The geometric mean of the squared errors, which no rare prompt dominates."""
+    rare: list[int]
+    """How many of the test prompts, those with the largest errors, make up half of the loss."""
     bayes: list[float]
     """The Bayes estimator's loss on the same prompts."""
     distances: list[list[list[float]]]
@@ -113,19 +136,19 @@ class Outcome:
 
 
 def outcomes(cases: Iterable[Case], training: FamilyTraining, context: Context) -> dict[Case, Outcome]:
-    """Every case's outcome; families that are finished already are loaded, the others trained side by side."""
+    """Every case's outcome; what any figure measured already is read, the rest trained side by side."""
     device, wanted = context.device, list(dict.fromkeys(cases))
     # on a GPU the twin figure's models fill the same kernels, and are there when it asks for them
     twins = [replace(case, protocol=protocol) for protocol in TASKS for case in wanted]
     shapes: dict[tuple, list[Case]] = {}
     for case in twins if device.type == "cuda" else wanted:
-        shapes.setdefault((case.heads, case.n, case.layers, case.transform), []).append(case)
+        if not _record(case, training, context).exists():
+            shapes.setdefault((case.heads, case.n, case.layers, case.transform), []).append(case)
     # the costly ones first, so that the last thread does not end alone
     groups = sorted(shapes.values(), key=lambda group: -group[0].layers * group[0].n ** 2 * len(group))
     threads = torch.get_num_threads()
-    one_at_a_time = device.type != "cpu" or threads == 1 or len(groups) == 1
+    one_at_a_time = device.type != "cpu" or threads == 1 or len(groups) <= 1
     torch.set_num_threads(threads if one_at_a_time else 1)
-    results: dict[Case, Outcome] = {}
     try:
         with stop_signals() as stop, ThreadPoolExecutor(1 if one_at_a_time else threads) as workers:
             jobs = [workers.submit(_train_and_test, group, training, context) for group in groups]
@@ -133,7 +156,7 @@ def outcomes(cases: Iterable[Case], training: FamilyTraining, context: Context) 
                 for count, (group, job) in enumerate(zip(groups, jobs, strict=True)):
                     first = group[0]
                     context.progress(f"{'+'.join(first.heads)}, n={first.n}, L={first.layers}", count / len(groups))
-                    results |= dict(zip(group, job.result(), strict=True))
+                    job.result()
             except BaseException:  # what runs is saved and ends, what waits is not begun
                 stop.set()
                 workers.shutdown(wait=False, cancel_futures=True)
@@ -141,10 +164,21 @@ def outcomes(cases: Iterable[Case], training: FamilyTraining, context: Context) 
     finally:
         torch.set_num_threads(threads)
         _pool.cache_clear()
-    return {case: results[case] for case in wanted}
+    records = {case: json.loads(_record(case, training, context).read_text()) for case in wanted}
+    for family in sorted({record["family"] for record in records.values()}):
+        context.note_training(Folder(context.runs / family, ""))
+    return {case: Outcome(**record["outcome"]) for case, record in records.items()}
 
 
-def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Context) -> list[Outcome]:
+def _record(case: Case, training: FamilyTraining, context: Context) -> Path:
+    """The file with a case's outcome and the name of the family that it was trained in."""
+    # the device decides the random numbers
+    identity = {"case": encode(case), "training": encode(training), "device": context.device.type}
+    return context.runs / RECORDS / f"{hash_of(identity)}.json"
+
+
+def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Context) -> None:
+    """Train a family and write a record for each of its cases."""
     first, device = group[0], context.device
     sources = [
         Source(protocol=case.protocol, data=case.data, n=case.n, seed=seed) for case in group for seed in training.seeds
@@ -153,26 +187,34 @@ def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Co
     config = functional(d=D, kernel=first.kernels, **shape)
     family = build_family(config, seeds=[source.seed for source in sources], device=device)
     trained = _train(group, sources, family, training, context)
-    context.note_training(trained.folder)
-    assert trained.watched is not None
+    assert trained.watched is not None and trained.folder is not None
     watched = trained.watched.double().cpu()
     tests = [_test(source, training.test, device) for source in sources]
-    losses = []
+    errors = []
     with torch.no_grad():
         weights = weights_of(family, first.n)
         for index, (prompt, _) in enumerate(tests):
             members = [_member(head, index) for head in weights]
             answers = predictions(members, first.kernels, prepare(prompt, first.kernels))[0]
-            losses.append(float((answers - prompt.ys[:, -1]).square().mean()))
-    count = len(training.seeds)
-    return [
-        Outcome(
-            losses=losses[part],
+            errors.append((answers - prompt.ys[:, -1]).double().square())
+    (context.runs / RECORDS).mkdir(exist_ok=True)
+    for index, case in enumerate(group):
+        part = slice(index * len(training.seeds), (index + 1) * len(training.seeds))
+        outcome = Outcome(
+            losses=[float(error.mean()) for error in errors[part]],
+            typical=[float(error.log().mean().exp()) for error in errors[part]],
+            rare=[_half(error) for error in errors[part]],
             bayes=[bayes for _, bayes in tests[part]],
             distances=watched[:, part].permute(1, 0, 2).tolist(),
         )
-        for part in (slice(start, start + count) for start in range(0, len(tests), count))
-    ]
+        record = {"family": trained.folder.path.name, "outcome": asdict(outcome)}
+        write_json(_record(case, training, context), record)
+
+
+def _half(errors: Float[Tensor, " prompts"]) -> int:
+    """How many prompts, those with the largest errors, make up half of the sum."""
+    total = errors.sort(descending=True).values.cumsum(0)
+    return int((total < total[-1] / 2).sum()) + 1
 
 
 def _train(
@@ -182,26 +224,40 @@ def _train(
     first, device = group[0], context.device
     generators = [source.generators(device) for source in sources]
     roots = torch.stack([source.task.root for source in sources]).to(device, torch.float32)
+    steps = training.steps_of(first)
+    release = training.held * steps if first.transform else 0
+    if release:
+        with torch.no_grad():
+            for head in family.heads:
+                head.transform.zero_()
 
     def draw(step: int):
         pools = [_pool(source, training.pool, device) for source in sources]
         prompts = [pool.sample(training.batch, *pair) for pool, pair in zip(pools, generators, strict=True)]
         joined = Prompt(torch.stack([prompt.xs for prompt in prompts]), torch.stack([prompt.ys for prompt in prompts]))
-        return prepare(joined, first.kernels)
+        # a factor on A, in the batch since a captured step reads nothing else: times 0, A has no gradient and stays
+        return prepare(joined, first.kernels), torch.tensor(float(step >= release), device=device)
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        prompts, free = batch
+        weights = weights_of(model, first.n)
+        if first.transform:
+            weights = [head._replace(transform=free * head.transform) for head in weights]
+        return in_context_loss(weights, first.kernels, prompts)
 
     # the device decides the random numbers
     identity = {"cases": [encode(case) for case in group], "training": encode(training), "device": device.type}
     return train_family(
         family,
-        lambda model, batch: in_context_loss(weights_of(model, first.n), first.kernels, batch),
+        loss,
         folder=family_folder(context.runs, "cheng24", identity),
         identity=identity,
-        steps=training.steps,
+        steps=steps,
         **training.rules(first.layers),
         draw=draw,
         every=training.resample,
         generators=[generator for pair in generators for generator in pair],
-        log_every=training.log_every,
+        log_every=training.log_every(first),
         watch=lambda model: distances(model, roots),
         graph=True,
     )

@@ -24,13 +24,16 @@ COMPOSED = (("linear",), ("exp",), ("linear", "exp"))
 GRID = tuple((data, head) for data in KINDS for head in ("linear", "relu", "softmax"))
 """The nine panels of Figures 5 and 6: (K, h)."""
 TRAINING = {
-    "smoke": FamilyTraining(batch=8, resample=2, steps=3, seeds=(0,), test=32, pool=16, logged=2),
-    "cpu": FamilyTraining(batch=256, steps=800, seeds=(0, 1), test=16_384, pool=8192, logged=25),
+    "smoke": FamilyTraining(batch=8, resample=2, steps=3, deep_steps=3, seeds=(0,), test=32, pool=16, logged=2),
+    "cpu": FamilyTraining(batch=256, steps=800, deep_steps=800, seeds=(0, 1), test=16_384, pool=8192, logged=25),
     "paper": FamilyTraining(),
 }
 """`cpu`: the same training on minibatches of 256."""
+MATRIX_TRAINING = {scale: replace(training, held=0.0) for scale, training in TRAINING.items()}
+MATRIX_TRAINING["paper"] = replace(MATRIX_TRAINING["paper"], steps=8000, seeds=(0, 1, 2))
+"""For Figures 3, 5 and 6, which show A from the start: what they show converges more slowly than the loss."""
 EXAMPLES = {"smoke": (2, 14), "cpu": (2, 6, 14), "paper": (2, 4, 6, 8, 10, 12, 14)}
-DEPTHS = {"smoke": (1, 6), "cpu": (1, 3, 6), "paper": (1, 2, 3, 4, 6, 8)}
+DEPTHS = {"smoke": (1, 6), "cpu": (1, 3, 6), "paper": (1, 2, 3, 4, 5, 6, 7, 8)}
 FIXED_N = (14, 6)
 FIXED_DEPTH = {"smoke": 2, "cpu": 3, "paper": 3}
 MATRIX_EXAMPLES = {"smoke": 6, "cpu": 14, "paper": 30}
@@ -58,8 +61,11 @@ class Losses:
         table = Table()
         for labels, members in self._without(cells, self.axis).items():
             for index, seed in enumerate(self.training.seeds):
-                losses = [results[cells[member]].losses[index] for member in members]
-                table.add(labels, "loss", losses, x=[int(member[self.axis]) for member in members], seed=seed)
+                parts = [results[cells[member]] for member in members]
+                places = [int(member[self.axis]) for member in members]
+                table.add(labels, "loss", [part.losses[index] for part in parts], x=places, seed=seed)
+                table.add(labels, "typical", [part.typical[index] for part in parts], x=places, seed=seed)
+                table.add(labels, "rare", [part.rare[index] for part in parts], x=places, seed=seed)
         for labels, members in self._without(cells, self.axis, "h").items():
             by_place = {int(member[self.axis]): cells[member] for member in members}
             for index, seed in enumerate(self.training.seeds):
@@ -93,7 +99,7 @@ class Distances:
                 columns = zip(*results[case].distances[index], strict=True)
                 for matrix, values in zip(matrix_names(case), columns, strict=True):
                     labels = {**cell, "matrix": matrix}
-                    table.add(labels, "distance", values, x=self.training.logged_steps, seed=seed)
+                    table.add(labels, "distance", values, x=self.training.logged_steps(case), seed=seed)
                 table.add(cell, "loss", results[case].losses[index], seed=seed)
                 table.add(cell, "Bayes", results[case].bayes[index], seed=seed)
             table.add(cell, "label_variance", label_variance(case.protocol, case.data))
@@ -249,7 +255,7 @@ def matrices(number: int, what: str, panels: Sequence[tuple[str, str, bool]], st
         number,
         f"Distance of the learned matrices to multiples of the identity during training: {what}",
         cells=lambda protocol, scale: matrix_cells(protocol, scale, panels),
-        measure=lambda scale: Distances(training=TRAINING[scale]),
+        measure=lambda scale: Distances(training=MATRIX_TRAINING[scale]),
         panels=Panels(y="distance", axis=BY_STEP, column="panel", colour="matrix", wrap=3, height=2.2, top=1.3),
         claims=(claim("converged", statement, check),),
     )

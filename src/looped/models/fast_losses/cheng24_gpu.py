@@ -71,7 +71,7 @@ def backward(
             parts = back.new_empty(models, programs, 2 * d * d + 1)
             _backward[models, programs](
                 saved_rows[layer], back, before if index else back, before, scratch, *_matrices(head, layer), parts,
-                tokens, count, PROMPTS, tokens - 1 if last else 0, FIRST=layer == 0, QUERIES=QUERIES, KEYS=KEYS,
+                tokens, count, PROMPTS, tokens - 1 if last else 0, FIRST=layer == 0, QUERIES=2 if head.transform is not None else 4, KEYS=KEYS,
                 **_constants(head, width, kernel),
             )  # fmt: skip
             total = parts.sum(1)

@@ -78,7 +78,7 @@ class FamilyTraining:
     """Optimiser steps."""
     deep: int = 8
     """From this many layers on, a model takes `deep_steps`."""
-    deep_steps: int = 5000
+    deep_steps: int = 2000
     """Optimiser steps of deep models."""
     held: float = 1 / 3
     """Share of the steps in which A stays 0; free from the start, deep exp models blow up."""

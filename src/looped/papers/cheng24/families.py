@@ -8,6 +8,7 @@ jump of their loss.
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -209,6 +210,10 @@ def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Co
         )
         record = {"family": trained.folder.path.name, "outcome": asdict(outcome)}
         write_json(_record(case, training, context), record)
+    del family, trained, weights
+    if device.type == "cuda":  # a captured step holds the memory of its tensors
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _half(errors: Float[Tensor, " prompts"]) -> int:

@@ -4,7 +4,7 @@ The left side is the gradient of the transformer by reverse differentiation, ave
 (`stationary.py`). The right side is the slope of the product of Eq. (40) by forward differentiation, without turns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,14 @@ def moved(weights: Weights, name: str, layer: int, direction: Float[Tensor, "d d
     return weights | {MATRICES[name]: matrices + place[:, None, None] * direction}
 
 
+def slope_at_0(function: Callable[[Tensor], Tensor]) -> Tensor:
+    """The derivative of a function of one number at 0."""
+    zero = torch.zeros((), dtype=torch.float64)
+    slope = jvp(function, zero, torch.ones_like(zero))[1]
+    assert isinstance(slope, Tensor)
+    return slope
+
+
 def form_direction(
     name: str, direction: Float[Tensor, "*batch d d"], root: Float[Tensor, "d d"]
 ) -> Float[Tensor, "*batch d d"]:
@@ -105,8 +113,7 @@ class FormPoint:
             weights = moved(self.weights, name, layer, step * direction)
             return product_loss(self.points, gram, weights, self.landscape.kernel)
 
-        zero = torch.zeros((), dtype=torch.float64)
-        return float(jvp(along, zero, torch.ones_like(zero))[1])
+        return float(slope_at_0(along))
 
 
 def slopes_agree(names: str, *, transform: bool) -> Finding:
@@ -170,8 +177,7 @@ def turned_slopes() -> tuple[list[float], list[float]]:
         def total(step: Tensor) -> Tensor:
             return product(xs, moved(point.weights, "B", layer, step * along), point.landscape.kernel)
 
-        zero = torch.zeros((), dtype=torch.float64)
-        return jvp(total, zero, torch.ones_like(zero))[1]
+        return slope_at_0(total)
 
     printed, corrected = [], []
     for layer in range(point.landscape.layers):

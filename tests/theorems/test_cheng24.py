@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from looped.models.patterns import BlockValue, FullScores
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess, draw
 from looped.theorems.check import select
+from looped.theorems.cheng24 import assumptions, kernel_prompts, slopes, stationary, structure
 from looped.theorems.cheng24 import functional_descent as checks
-from looped.theorems.cheng24 import kernel_prompts, stationary, structure
+from looped.theorems.cheng24.turns import circle, signed_shifts, turned
 
 NUMPY = {
     kernels.linear: lambda u, v: u @ v,
@@ -156,56 +158,134 @@ def test_the_bayes_limit_is_scipys_solution():
         assert reached[b] == pytest.approx(gram[3, :3] @ np.linalg.solve(gram[:3, :3], ys[:3]), abs=1e-6)
 
 
-LAND = {"task": GaussianProcess(kernel=kernels.exp), "kernel": attention.softmax, "samples": 1000}
+LAND = {"task": GaussianProcess(kernel=kernels.exp), "kernel": attention.softmax}
+NUMBERS = torch.tensor([[-0.3, -0.2], [0.5, 0.7], [0.8, 1.2], [0.05, 0.02]]).double()
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_signed_shifts_are_a_group_with_the_mean_of_all_turns(d):
+    turns = signed_shifts(d)
+    assert len(turns) == 2**d * d == len({tuple(turn.flatten().tolist()) for turn in turns})
+    products = (turns[:, None] @ turns).reshape(-1, d * d)
+    assert {tuple(row) for row in products.tolist()} == {tuple(turn.flatten().tolist()) for turn in turns}
+    matrix = torch.randn(d, d, generator=torch.Generator().manual_seed(0)).double()
+    torch.testing.assert_close((turns.mT @ matrix @ turns).mean(0), matrix.trace() / d * torch.eye(d).double())
+
+
+def test_the_circle_gives_the_moments_of_a_uniform_angle():
+    turns = circle(16)
+    torch.testing.assert_close(turns @ turns.mT, torch.eye(2).double().expand(32, 2, 2))
+    assert turns.det().sum().item() == pytest.approx(0, abs=1e-12)
+    moments = [(turns[:, 0, 0] ** k).mean().item() for k in range(1, 9)]
+    assert moments == pytest.approx([0, 1 / 2, 0, 3 / 8, 0, 5 / 16, 0, 35 / 128], abs=1e-12)
 
 
 @pytest.mark.parametrize("transform", [False, True])
-def test_the_gradient_vanishes_at_the_theorems_point_and_not_at_others_of_its_kind(transform):
+def test_the_gradient_over_random_turns_tends_to_the_exact_one(transform):
     land = stationary.Landscape(**LAND, transform=transform)
-    model, prompt = land.model(), land.prompts(0)
-    for through, zero in ((torch.linalg.inv(land.task.root), True), (torch.eye(5).double(), False)):
-        numbers = land.best(model, prompt, through)
-        norm, error = land.gradient(model, prompt, land.weights(numbers, through))
-        assert (norm < stationary.NUM_ERRORS * error) == zero, (norm, error)
+    points, root = land.points(0), land.task.root
+    weights = land.weights(NUMBERS[: 4 if transform else 3])
+    expected = land.slopes(weights, turned(points, signed_shifts(5), root))
+    random = torch.linalg.qr(torch.randn(4000, 5, 5, generator=torch.Generator().manual_seed(1)).double())[0]
+    sampled = land.slopes(weights, turned(points, random, root))
+    alone = land.slopes(weights, points)
+    for name, slope in expected.items():
+        if alone[name].ndim == 3 and alone[name].abs().max() > 1e-6:
+            assert (sampled[name] - slope).norm() < 0.25 * (alone[name] - slope).norm(), name
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("kernel", [kernels.exp, attention.softmax])
+def test_no_keys_and_no_queries_are_stationary_for_any_labels(whiten, kernel):
+    land = stationary.Landscape(task=GaussianProcess(whiten=whiten), kernel=kernel, transform=True, layers=1)
+    points = land.points(2)
+
+    def weights(rate):
+        return land.weights(torch.tensor([[rate], [0], [0], [0.1]], dtype=torch.float64))
+
+    # the loss is a parabola in r
+    low, zero, high = (float(land.loss(weights(rate), points)) for rate in (-1, 0, 1))
+    gradient = land.slopes(weights((low - high) / (2 * (low + high - 2 * zero))), points)
+    assert max(slope.abs().max() for slope in gradient.values()) < 1e-12
+
+
+def test_the_best_point_has_keys_and_beats_what_is_near_it():
+    land = stationary.Landscape(**LAND, transform=True)
+    points = land.points(0)
+    best = land.best(points)
+    assert min(best[name].norm() for name in ("heads.0.key", "heads.0.query")) > 1
+    least = land.loss(best, points)
+    for name, value in best.items():
+        for factor in (0.98, 1.02):
+            assert land.loss(best | {name: factor * value}, points) > least
 
 
 def test_the_loss_is_the_mean_over_labels():
-    land = stationary.Landscape(**(LAND | {"samples": 40}), transform=True)
-    model, prompt = land.model(), land.prompts(3)
-    copies, generator = 2000, torch.Generator().manual_seed(0)
-    gram = prompt.truth["gram"].repeat(copies, 1, 1)
-    many = Prompt(prompt.xs.repeat(copies, 1, 1), draw(gram, generator))
-    weights = land.weights(torch.tensor([[-0.3, -0.2], [0.5, 0.7], [0.05, 0.02]]).double(), land.task.root)
-    answers = functional_call(model, weights, (many,))[-1, :, 0]
+    land = stationary.Landscape(**LAND, transform=True, num_sets=40)
+    points, copies, generator = land.points(3), 2000, torch.Generator().manual_seed(0)
+    many = Prompt(points.repeat(copies, 1, 1), draw(land.task.gram(points).repeat(copies, 1, 1), generator))
+    weights = land.weights(NUMBERS)
+    answers = functional_call(land.model, weights, (many,))[-1, :, 0]
     squares = (answers - many.ys[:, -1]).square().reshape(copies, 40).mean(1)
     error = squares.std() / copies**0.5
-    assert abs(squares.mean() - land.loss(model, weights, prompt)) < 4 * error
+    assert abs(squares.mean() - land.loss(weights, points)) < 4 * error
     assert error < 0.01 * squares.mean()
+    torch.testing.assert_close(
+        slopes.product_loss(points, land.task.gram(points), weights, land.kernel), land.loss(weights, points)
+    )
 
 
-def test_the_gradient_is_the_derivative_of_the_loss_and_its_error_shrinks():
-    land = stationary.Landscape(**(LAND | {"samples": 40}), transform=True)
-    model, prompt, through = land.model(), land.prompts(1), torch.linalg.inv(land.task.root)
-    numbers = torch.tensor([[-0.1, -0.2], [0.5, 0.7], [0.05, 0.02]], dtype=torch.float64)
-    weights = land.weights(numbers, through)
-    norm, error = land.gradient(model, prompt, weights)
-    total, step = 0.0, 1e-5
-    for name, value in weights.items():
-        for index in np.ndindex(*value.shape):
-            moved = [dict(weights), dict(weights)]
-            for sign, side in zip((1, -1), moved, strict=True):
-                side[name] = value.clone()
-                side[name][index] += sign * step
-            high, low = (float(land.loss(model, side, prompt)) for side in moved)
-            total += ((high - low) / (2 * step)) ** 2
-    assert norm == pytest.approx(total**0.5, rel=1e-5)
-    many = stationary.Landscape(**LAND, transform=True)
-    assert many.gradient(model, many.prompts(1), weights)[1] < error / 2
+def test_slopes_are_finite_differences_of_the_loss():
+    point = slopes.FormPoint.drawn(kernels.exp, attention.softmax, 0, transform=True)
+    gradient, step = point.landscape.slopes(point.weights, point.points), 1e-4
+    direction = torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double()
+    for name in "ABC":
+        ends = [slopes.moved(point.weights, name, 1, sign * step * direction) for sign in (1, -1)]
+        high, low = (float(point.landscape.loss(weights, point.points)) for weights in ends)
+        expected = pytest.approx((high - low) / (2 * step), rel=1e-6)
+        assert point.slope(name, 1, direction) == expected
+        assert (gradient[slopes.MATRICES[name]][1] * direction).sum().item() == expected
 
 
-def test_the_stationary_rows_say_how_large_the_error_is(monkeypatch):
-    monkeypatch.setattr(stationary, "PAIRS", ((kernels.relu, kernels.relu),))
-    at, moved = stationary.stationary(transform=False)
-    assert (at.verdict, moved.verdict) == ("holds", "holds")
-    assert "+-" in at.instance
-    assert at.tolerance
+def test_example_5_has_the_density_of_its_definition():
+    xs = torch.tensor([[[0.3], [-1.2], [0.7]]]).double()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+
+    def normal(at):
+        return np.exp(-(at**2) / 2) / np.sqrt(2 * np.pi)
+
+    def density(clusters):
+        total = 0.0
+        for (first, first_weight), (second, second_weight) in product(zip(nodes, weights, strict=True), repeat=2):
+            means = (first, second)
+            points = zip(xs[0, :, 0].tolist(), clusters, strict=True)
+            total += first_weight * second_weight * np.prod([normal(x - means[cluster]) for x, cluster in points])
+        return total / (2 * np.pi)
+
+    assert assumptions.log_density(xs, 1).exp().item() == pytest.approx(density((0, 0, 0)), rel=1e-9)
+    both = np.mean([density(clusters) for clusters in product((0, 1), repeat=3)])
+    assert assumptions.log_density(xs, 2).exp().item() == pytest.approx(both, rel=1e-9)
+
+
+def test_example_8_has_the_covariance_of_random_networks():
+    generator = torch.Generator().manual_seed(9)
+    xs, networks, hidden = torch.randn(4, 5, generator=generator).double(), 20000, 6
+    first = torch.randn(networks, hidden, 5, generator=generator).double()
+    second = torch.randn(networks, hidden, generator=generator).double()
+    labels = torch.einsum("km,kmi->ki", second, (first @ xs.T).relu())
+    products = labels[:, :, None] * labels[:, None, :]
+    errors = (products.mean(0) - hidden * assumptions.relu_moments(xs)).abs() / (products.std(0) / networks**0.5)
+    assert errors.max() < 4
+
+
+def test_the_steepest_direction_beats_random_ones():
+    generator = torch.Generator().manual_seed(7)
+    points = torch.randn(1, 6, 3, generator=generator).double()
+    gram, errors = kernels.exp(points, points), torch.randn(1, 3, generator=generator).double()
+    best = structure.steepest(errors, gram)
+    weights = torch.linalg.solve(gram, best)
+    assert (weights @ gram[0] @ weights.mT).item() == pytest.approx(1)
+    others = weights + 0.1 * torch.randn(1000, 6, generator=generator).double()
+    others = others / torch.einsum("ri,ij,rj->r", others, gram[0], others).sqrt()[:, None]
+    steepness = (others @ gram[0])[:, :3] @ errors[0]
+    assert steepness.max() < (best[0, :3] @ errors[0]).item()

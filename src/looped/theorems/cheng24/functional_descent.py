@@ -116,23 +116,24 @@ def sec3_1_2() -> Iterator[Finding]:
 
 @theorem(
     "cheng24.prop3.4",
-    "With step < 2/|K|, TF_l tends to minus the Bayes estimator: |TF_l + f| <= |K^-1/2 nu| |K^-1/2 y| |I - step K|^l.",
+    "As l grows, TF_l tends to minus the Bayes estimator; with a step < 2/|K|, |TF_l + f| <= |K^-1/2 nu| |K^-1/2 y| "
+    "|I - step K|^l.",
 )
 def prop3_4() -> Iterator[Finding]:
-    """The step of the proof, printed as < |K|; then the sum in the proof, printed without the step."""
+    """The limit; then two lines of the proof: the step, printed as < |K|, and the sum, printed without the step."""
     task, n, loops = GaussianProcess(kernel=kernels.exp, whiten=False), 4, 40
     prompt = process_prompts(task, 40, n, 0)
     gram = kernels.exp(prompt.xs, prompt.xs)
     top = torch.linalg.matrix_norm(gram[:, :n, :n], 2)
     target = bayes(prompt, task)[:, -1]
     setting = f"K = exp, d=5, n={n}, 40 prompts (seed 0), |K| {top.min():.1f} to {top.max():.1f}"
+    yield bayes_limit(prompt, gram, target, kernels.exp, setting=setting)
     too_long = descent_predictions(prompt, 0.9 * top, kernels.exp, loops)
     distance = (too_long - target).square().mean(-1).sqrt() / target.square().mean().sqrt()
     instance = f"{setting}, step = 0.9 |K|: the distance at l = {loops} over that at l = 0"
     plot = bound_plot("layers", range(1, loops + 1), "relative distance to Bayes", distance, 1.0)
-    statement = "With step < |K|, TF_l tends to minus the Bayes estimator."
-    yield Finding(float(distance[-1]), 1.0, instance, plot).stated("as printed", statement)
-    yield bayes_limit(prompt, gram, target, kernels.exp, setting=setting).stated("as corrected")
+    statement = "The proof takes a step < |K|, for which it says that TF_l tends to the limit. The proposition stands."
+    yield Finding(float(distance[-1]), 1.0, instance, plot).stated("in the proof", statement)
     step = 1 / top
     reached = descent_predictions(prompt, step, kernels.exp, loops)
     residual, total, sums = prompt.ys[:, :n], torch.zeros(40, dtype=torch.float64), []
@@ -144,8 +145,9 @@ def prop3_4() -> Iterator[Finding]:
     printed, corrected = (
         exact(loop_differences(reached, factor * torch.stack(sums)), instance, x_label="layers") for factor in (1, step)
     )
-    yield printed.stated("as printed", "TF_l = -nu' sum_k (I - step K)^k y, k < l.")
-    yield corrected.stated("as corrected", "TF_l = -step nu' sum_k (I - step K)^k y, k < l.")
+    statement = "The proof's sum, TF_l = -nu' sum_k (I - step K)^k y, k < l, lacks the step. The proposition stands."
+    yield printed.stated("in the proof", statement)
+    yield corrected.stated("as corrected", "The proof's sum: TF_l = -step nu' sum_k (I - step K)^k y, k < l.")
 
 
 @theorem("cheng24.propD.1", "Heads with kernels K_s and B = C = G_s run descent in the space of sum_s K_s(G_s., G_s.).")

@@ -88,8 +88,8 @@ PLANTS = [
             theorem=name,
             rows=rows,
             target=f"{CHECKS}.lower_bounds.deviations",
-            change=lambda original: lambda ratio, k: original(ratio, 16 * k),
-            why="polynomials of 16 times the degree",
+            change=lambda original: lambda ratio, k: original(ratio, 9 * k),
+            why="polynomials of 9 times the degree",
         )
         for name, rows in (("gatmiry24.lem3", (0, 1)), ("gatmiry24.lem3b", (0,)))
     ),

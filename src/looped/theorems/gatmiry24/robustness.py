@@ -144,7 +144,7 @@ def symmetric_changes(after: int) -> list[tuple[int, float]]:
         spectrum = torch.linalg.eigvals(covariance @ matrix).real
         top = float((1 - spectrum).abs().max())
         start = 1 if top <= 1 else max(1, math.ceil(math.log(D / (top - 1)) / math.log(top)))
-        if start > 200:
+        if start > 60:
             continue
         model = preconditioned(matrix[None], n=D + 2, loops=start + after)
         loss = population_loss(model, covariance[None], loops=start + after, generator=generator)[start - 1 :, 0]

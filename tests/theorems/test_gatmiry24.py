@@ -3,72 +3,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import linprog
+from scipy.stats import wasserstein_distance
 
 from looped.functional import kernels
-from looped.models.exit_rules import ResidualCertificate
-from looped.models.patterns import CovariateScores, FullScores, UnitValue
-from looped.theorems.check import select
-from looped.theorems.gatmiry24 import closed_forms, robustness, upper_bounds, weight_sets
+from looped.functional.polynomials import extremal_size
+from looped.prompt import Prompt
+from looped.theorems.gatmiry24 import closed_forms, lower_bounds, overfitting, robustness, upper_bounds, weight_sets
 from looped.theorems.gatmiry24.realizable_prompts import population_loss, realizable
 from looped.theorems.sampling import seeded
-
-SIZES = [("lem2", 2.0), ("lem4", 2.0), ("thm2", 2.0), ("thm5", 5.0)]
-
-
-def corrected(name):
-    return [row.verdict for row in select([f"gatmiry24.{name}"])[0]() if row.form != "as printed"]
-
-
-def turned(self, rows, weights, d):
-    return rows[..., :d] @ weights["score"]
-
-
-def flipped(self, rows, weights, d):
-    return -rows[..., :d] @ weights["score"].mT
-
-
-def unscaled(self, rows, weights, d):
-    return rows[..., :d] @ weights["score"].mT * (rows.shape[-2] - 1)
-
-
-@pytest.mark.parametrize("name", ["lem2", "lem4"])
-@pytest.mark.parametrize("queries", [turned, flipped, unscaled])
-def test_a_wrong_score_matrix_fails_the_closed_forms(monkeypatch, name, queries):
-    monkeypatch.setattr(CovariateScores, "queries", queries)
-    assert corrected(name) == ["fails"]
-
-
-@pytest.mark.parametrize(
-    ("name", "factor"),
-    # at twice its rate gradient descent is still within its bound
-    [(name, factor) for name, large in SIZES for factor in (-1.0, large)],
-)
-def test_a_value_of_the_wrong_sign_or_size_fails(monkeypatch, name, factor):
-    right = UnitValue.values
-    monkeypatch.setattr(UnitValue, "values", lambda *args: factor * right(*args))
-    assert "fails" in corrected(name)
-
-
-@pytest.mark.parametrize(
-    "queries",
-    [
-        lambda self, rows, weights, d: rows @ weights["score"],
-        lambda self, rows, weights, d: -rows @ weights["score"].mT,
-        lambda self, rows, weights, d: 1.1 * rows @ weights["score"].mT,
-    ],
-    ids=["turned", "flipped", "unscaled"],
-)
-def test_a_wrong_score_matrix_fails_newton(monkeypatch, queries):
-    monkeypatch.setattr(FullScores, "queries", queries)
-    assert "fails" in corrected("thm4")
-
-
-def test_the_wrong_norm_fails_the_certificate(monkeypatch):
-    def primal(self, xs, query):
-        return torch.einsum("bnd,bd->bn", xs, query).norm(dim=-1)
-
-    monkeypatch.setattr(ResidualCertificate, "dual_norm", primal)
-    assert corrected("thm3") == ["fails"]
 
 
 def test_lemma_4_by_numpy_with_matrices_that_are_not_symmetric():
@@ -133,7 +76,7 @@ def test_the_looped_minimiser_is_one_and_stays_in_its_region():
 
 
 def test_the_overfitted_model_has_no_training_loss():
-    model, support = robustness.overfitted(4, 1.0, 20.0)
+    model, support = overfitting.overfitted(4, 1.0, 20.0)
     assert population_loss(model, support, loops=4, generator=seeded(0))[-1].max() < 1e-12
 
 
@@ -158,3 +101,56 @@ def test_measured_depths_are_the_theory():
     assert upper_bounds.depth(16.0, 1e-3) == math.ceil(2 * math.log(2000))
     line = torch.arange(5).double()
     assert upper_bounds.slope(line, 3 * line + 1) == pytest.approx(3)
+
+
+@pytest.mark.parametrize(("layers", "lowest"), [(1, 7 / 9), (2, 0.49174)])
+def test_lemma_1b_as_printed_is_true_for_one_and_two_layers(layers, lowest):
+    gammas = np.geomspace(1, 2**layers, 500)[:, None]
+    powers = gammas ** np.arange(3, 3**layers + 1, 2) / 2.0 ** (layers * np.arange(3, 3**layers + 1, 2))
+    ones = np.ones_like(gammas)
+    limits = np.block([[powers, -ones], [-powers, -ones]])
+    best = linprog([0] * powers.shape[1] + [1], limits, np.concatenate([ones, -ones])[:, 0], bounds=(None, None))
+    assert best.fun == pytest.approx(lowest, abs=1e-3)
+    assert lower_bounds.whole_prompt_error(layers) >= best.fun - 1e-3
+
+
+def test_normalising_weights_by_numpy():
+    layers, gamma = 4, 5.3
+    model = weight_sets.normalising(layers)
+    value, score = (model.heads[0].get_parameter(name).detach().numpy() for name in ("value", "score"))
+    z = gamma * np.array([[0.6, 0.0, 0.8, 1.5], [0.6, 0.0, 0.8, 0.0]])
+    prompt = Prompt(torch.tensor(z[0])[None, :, None], torch.tensor(z[1])[None])
+    for p, q in zip(value, score, strict=True):
+        z = z - p @ z @ np.diag([1.0, 1, 1, 0]) @ z.T @ q @ z / 3
+    assert model.predict(prompt).item() == pytest.approx(-z[1, 3], rel=1e-12)
+    assert abs(z[1, 3] + 1.5) < 0.48 * 1.5
+
+
+def test_the_constants_of_the_corrected_lower_bounds():
+    """One more layer, or the printed error, would be too much."""
+    for k in (4, 10, 100):
+        assert 0.25 <= extremal_size(k, 1, k**2) < 0.27
+        assert extremal_size(k + 1, 1, k**2) < 0.25 or k > 10
+        assert 0.5 <= extremal_size(k, 1, (k / 0.65) ** 2) < 0.51
+
+
+def test_the_shift_in_one_dimension_has_this_wasserstein_distance_and_loss_one():
+    layers, high = 4, 10.0
+    _, support = overfitting.overfitted(layers, 1.0, high, 1)
+    points = np.append(support.flatten().numpy(), 8.0)
+    loss = np.prod((1 - points[:, None] / support.flatten().numpy()) ** 2, axis=1)
+    moved = 1 / loss[-1]
+    test = np.append(np.full(layers, 1 / layers), 0)
+    test[-2:] += [-moved, moved]
+    train = np.append(np.full(layers, 1 / layers), 0)
+    assert test @ loss == pytest.approx(1)
+    distance = wasserstein_distance(points, points, train, test)
+    assert overfitting.distance_to_loss_one(layers, 1, high) == pytest.approx(distance)
+
+
+def test_no_depth_makes_the_loss_of_a_turning_weight_monotone():
+    power, losses = np.eye(2), []
+    for _ in range(6):
+        power = power @ np.array([[0, 2], [0.5, 0]])
+        losses.append(np.trace(power @ power.T))
+    assert losses == [4.25, 2] * 3

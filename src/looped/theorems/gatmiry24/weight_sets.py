@@ -115,7 +115,15 @@ def searched(layers: int, top: float) -> tuple[Tensor, Tensor]:
 
 def best_unrestricted(layers: int, top: float, d: int = 1) -> float:
     """The largest relative error over scalings in [1, top], for the best of the unrestricted weight sets."""
-    gammas, n, generator = torch.logspace(0, math.log10(top), 300, dtype=torch.float64), d + 2, seeded(layers)
+    gammas, model = torch.logspace(0, math.log10(top), 300, dtype=torch.float64), unrestricted_sets(layers, top, d)
+    prompt, answer = scaled(d, gammas, seed=0)
+    trained = fit(model, *scaled(d, gammas[::10], seed=0))
+    return min(float(relative_errors(weights, prompt, answer).amax(1).min()) for weights in (model, trained))
+
+
+def unrestricted_sets(layers: int, top: float, d: int) -> KernelTransformer:
+    """24 unrestricted models side by side: 8 near the searched ones for [1, top], and 16 random ones of four sizes."""
+    n, generator = d + 2, seeded(layers)
     config = unrestricted(d=d, loops=layers, layers=layers, models=24)
     model = config.build().double()
     q, a = searched(layers, top**2)
@@ -127,9 +135,27 @@ def best_unrestricted(layers: int, top: float, d: int = 1) -> float:
     sizes = torch.logspace(-3, 0, 4, dtype=torch.float64).repeat_interleave(4)[:, None, None, None]
     random = sizes * normal(2, 16, layers, d + 1, d + 1, generator=generator)
     model.put(value=torch.cat([value, random[0]]), score=torch.cat([score, random[1]]))
-    prompt, answer = scaled(d, gammas, seed=0)
-    trained = fit(model, *scaled(d, gammas[::10], seed=0))
-    return min(float(relative_errors(weights, prompt, answer).amax(1).min()) for weights in (model, trained))
+    return model
+
+
+def normalising(layers: int) -> KernelTransformer:
+    """Weights for d = 1 whose output is nearly the same for every scaling of the whole prompt in [1, 2^L].
+
+        x <- x (1 - q_t XX'),  q_t = 1 / (l^2 + lu + u^2) for |X| in [l, u];  then the output is c |X|^2 x_q
+
+    Both ends have the same image under the cubic, so L - 1 of them leave a narrow range. The labels are not read: these
+    weights know w.
+    """
+    low, high = 1.0, 2.0**layers
+    value, score = torch.zeros(2, layers, 2, 2, dtype=torch.float64)
+    for layer in range(layers - 1):
+        q = 1 / (low**2 + low * high + high**2)
+        value[layer, 0, 0], score[layer, 0, 0] = 1, 3 * q  # three examples
+        low, high = low * (1 - q * low**2), 2 / (3 * math.sqrt(3 * q))
+    value[-1, 1, 0], score[-1, 0, 0] = 1, 3 * 2 / (low**3 + high**3)
+    model = unrestricted(d=1, loops=layers, layers=layers).build().double()
+    model.put(value=value, score=score)
+    return model
 
 
 @torch.no_grad()

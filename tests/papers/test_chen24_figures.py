@@ -10,7 +10,7 @@ from looped.papers.chen24 import BOUND, DRAWN, FIG1, FLOAT64, PRECISE, Descent
 from looped.studies import Context
 from looped.theorems.chen24.vector_prompts import draw_prompts
 
-MEASURE = Descent(trials=20)
+MEASURE = Descent(trials=12)
 """As at paper scale, with fewer trials."""
 
 

@@ -100,7 +100,7 @@ VALUES = {
 REFUSED = {
     *((kind, "d") for kind in ("GaussianProcess", "MixedProcess", "RepresentationRegression", "AutoRegression")),
     *((kind, "d") for kind in ("ChainOfThought", "LinearRegression", "Translation", "IsotropicRegression")),
-    *((kind, "d") for kind in ("SparseRegression", "DecisionTree", "ReLUNetwork")),
+    *((kind, "d") for kind in ("SparseRegression", "DecisionTree", "ReLUNetwork", "VectorGeneration")),
     *((kind, "d") for kind in ("KernelTransformerConfig", "AlgoFormerConfig", "DecoderConfig")),
     *(("AlgoFormerConfig", name) for name in ("outputs", "vocabulary", "read", "causal", "inject")),
     ("Translation", "vocabulary"),
@@ -132,9 +132,9 @@ def tiny(recipe):
 
 
 def cases():
-    """Every field once, on `yang24.linear` or the first recipe that has it."""
+    """Every field once, on `yang24.linear`, `cheng24.linear` or the first recipe that has it."""
     seen = {}
-    for recipe in ("yang24.linear", *recipes()):
+    for recipe in ("yang24.linear", "cheng24.linear", *recipes()):
         for name, path, value in fields_of(tiny(recipe)):
             seen.setdefault(name, (recipe, path, value))
     return [pytest.param(name, *case, id=".".join(name)) for name, case in seen.items()]

@@ -114,6 +114,8 @@ def test_predictions_read_only_what_came_before(name, scale):
     model, prompt = shaken(recipe), prompts(recipe)
     before, other = model.predict(prompt), prompts(recipe, seed=1)
     n, answered = prompt.num_positions, before.shape[1]
+    if not recipe.model.hides_labels:  # its answer is a vector, which may depend on all pairs
+        answered = 0
     moved = False
     for i in range(n) if n < 40 else (0, n // 3, n // 2, n - 2):
         after = model.predict(spliced(prompt, other, i))

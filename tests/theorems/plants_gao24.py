@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from theorem_plants import Plant
 
-from looped.constructions.position_vectors import Rotations
+from looped.constructions.language import Layer
 
 PROGRAMS = "looped.constructions.gao24"
 SHIFT = "looped.constructions.position_vectors.Rotations.shift"
@@ -27,18 +27,23 @@ def twins(vectors):
 
 
 def without_mlp(layer):
-    """The layer's MLP is left out: M <- M - M S M / 2."""
-    return lambda: replace(layer(), mlp=())
+    """The layer's MLP is left out, M <- M - M S M, and its heads are there twice."""
+    return lambda: replace(layer(), mlp=(), attention=layer().attention * 2)
+
+
+def twice(layer):
+    """All heads are there twice: steps twice as long."""
+    return lambda **fields: replace(layer(**fields), attention=layer(**fields).attention * 2)
 
 
 def relu_instead(representation):
-    """Phi's weights with ReLU for the leaky ReLU."""
-    return lambda phi, **fields: representation([replace(dense, slope=0.0) for dense in phi], **fields)
+    """Phi's weights with ReLU for the leaky ReLU, and one layer that does nothing."""
+    return lambda phi, **fields: (*representation([replace(dense, slope=0.0) for dense in phi], **fields), Layer())
 
 
-def one_place(rotations):
-    """All positions are one vector."""
-    return lambda count: Rotations(np.zeros_like(rotations(count).frequencies))
+def as_printed(program):
+    """The states themselves as labels, and post a second time."""
+    return lambda **fields: replace(program(**fields | {"invert": False}), post=program(**fields).post * 2)
 
 
 PLANTS: list[Plant] = [
@@ -81,32 +86,38 @@ PLANTS: list[Plant] = [
     ),
     Plant(
         theorem="gao24.thm3.1",
-        rows=(0, 1),
+        rows=(0, 1, 2),
         target=f"{PROGRAMS}.gradient.representation",
         change=relu_instead,
-        why="another Phi in the weights",
+        why="another Phi in the weights, and one layer more",
     ),
-    Plant(theorem="gao24.thm3.2", rows=(0, 1), target=SHIFT, change=backwards, why="the token before as label"),
+    Plant(
+        theorem="gao24.thm3.2",
+        rows=(0, 1, 2),
+        target=f"{PROGRAMS}.sequence.representation",
+        change=relu_instead,
+        why="another Phi in the weights, and one layer more",
+    ),
     Plant(
         theorem="gao24.thm3.3",
-        rows=(0, 1, 3),
+        rows=(0, 1, 3, 4),
         target=f"{PROGRAMS}.sequence.theorem_33",
-        change=lambda program: lambda **fields: program(**fields | {"invert": False}),
-        why="states themselves as labels",
+        change=as_printed,
+        why="states themselves as labels, and one layer more",
     ),
     Plant(
         theorem="gao24.thm4.1",
-        rows=(0, 1, 2, 4),
+        rows=(0, 1, 2, 4, 5),
         target=f"{PROGRAMS}.newton_regression.newton_layer",
         change=without_mlp,
-        why="M is not doubled",
+        why="M is not doubled, and there are four heads",
     ),
     Plant(
         theorem="gao24.thm4.2",
-        rows=(0, 1),
-        target=f"{PROGRAMS}.prefix_descent.rotations",
-        change=one_place,
-        why="all pairs at one position",
+        rows=(0, 1, 2),
+        target=f"{PROGRAMS}.prefix_descent.decoder_layer",
+        change=twice,
+        why="steps twice as long, by four heads",
     ),
 ]
 """Changes under which checks of gao24 fail."""

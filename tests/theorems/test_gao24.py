@@ -19,6 +19,7 @@ def test_plots_show_error_against_c_over_five_decades_down_to_rounding(name):
     assert limited.measured <= limited.bound == DEMANDED[name]
     assert "fitted slopes" in slopes.instance
     plot = limited.plot
+    assert plot is not None
     assert math.log10(max(plot.x) / min(plot.x)) >= 5
     symmetric, paper = (np.array(plot.lines[line]) for line in ("measured", "the paper's heads, +c and 0"))
     assert symmetric.argmin() < len(plot.x) - 2  # rounding is seen at the smallest c

@@ -14,8 +14,8 @@ ROWS = {
     "chen24": "lem4.1=s lem4.3=s lem5.3=s lem5.5=s thm4.2=s thm4.4=pc thm4.5=ss thm5.8=s",
     "cheng24": "eq58=pc ex8=spc lemA.1=sp lemG.3=pc prop3.1=s prop3.4=pcpc propD.1=ss sec3.1.2=ss thm4.5=sspc "
     "thm4.6=ss",
-    "gao24": "lemA.1=sss lemA.2=ss lemA.3=ss lemA.4=sss lemA.5=sspcp thm3.1=ss thm3.2=ss thm3.3=sspc thm4.1=ssspc "
-    "thm4.2=ss",
+    "gao24": "lemA.1=sss lemA.2=ss lemA.3=ss lemA.4=sss lemA.5=sspcp thm3.1=sss thm3.2=sss thm3.3=sspcs "
+    "thm4.1=ssspcs thm4.2=sss",
     "gatmiry24": "exit=s lem1a=s lem1b=pc lem2=pc lem3=s lem3b=s lem4=pc rates=s thm1a=pc thm1b=s thm2=s thm3=pc "
     "thm4=pcc thm5=s thm6=pc thm7=pc thm8=pc thm8b=s",
 }

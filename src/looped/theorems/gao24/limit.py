@@ -15,6 +15,8 @@ from looped.theorems.check import Finding, Plot, bound_plot
 
 TEMPERATURES = [10 ** (-1 - step / 2) for step in range(14)]
 """c from 1e-1 to 3e-8."""
+Size = tuple[int, int]
+"""Layers, and heads in the widest of them."""
 NEWTON_SIZES = [(3, 10), (5, 20), (10, 40)]
 """d and the number of examples in the checks of Newton's method."""
 PREFIX_SIZES = [(3, 8), (5, 20), (8, 40)]
@@ -45,6 +47,21 @@ def in_the_limit(cases: Sequence[Case], bound: float, note: str = "", *, slopes:
         instance = f"fitted slopes {first:.3f} and {second:.3f}, deviation from 1 and 2; {reached}"
         statement = "The error falls as c with heads at +c and 0, and as c^2 with heads at +c and -c."
         yield Finding(deviation, SLOPE_TOLERANCE, instance, tolerance=True).stated("as stated", statement)
+
+
+def no_larger(cases: Sequence[Case], pre: Sequence[Size], loop: Size, post: Size) -> Finding:
+    """Layers and heads of every part over those of the statement, whose pre-transformer depends on the case."""
+    ratios = []
+    for case, first in zip(cases, pre, strict=True):
+        stated = {"pre": first, "loop": loop, "post": post}
+        ratios += [np.divide(size, stated[part]).max() for part, size in case.program.counts().items()]
+    allowed = f"pre {pre[-1][0]}x{pre[-1][1]}, loop {loop[0]}x{loop[1]}, post {post[0]}x{post[1]}"
+    instance = (
+        f"largest ratio over {len(cases)} tasks; the last may have layers x heads: {allowed}, {describe(cases[-1:])}"
+    )
+    return Finding(float(max(ratios)), 1.0, instance).stated(
+        "as stated", "It has no more layers and heads than stated."
+    )
 
 
 def slope(errors: Sequence[float]) -> float:

@@ -51,17 +51,16 @@ def in_the_limit(cases: Sequence[Case], bound: float, note: str = "", *, slopes:
 
 def no_larger(cases: Sequence[Case], pre: Sequence[Size], loop: Size, post: Size) -> Finding:
     """Layers and heads of every part over those of the statement, whose pre-transformer depends on the case."""
-    ratios = []
+    ratios, stated = [], {}
     for case, first in zip(cases, pre, strict=True):
         stated = {"pre": first, "loop": loop, "post": post}
         ratios += [np.divide(size, stated[part]).max() for part, size in case.program.counts().items()]
-    allowed = f"pre {pre[-1][0]}x{pre[-1][1]}, loop {loop[0]}x{loop[1]}, post {post[0]}x{post[1]}"
+    last = ", ".join(f"{part} {layers}x{heads}" for part, (layers, heads) in stated.items())
     instance = (
-        f"largest ratio over {len(cases)} tasks; the last may have layers x heads: {allowed}, {describe(cases[-1:])}"
+        f"largest ratio to the paper's, {len(cases)} tasks; the paper's for the last: {last}; {describe(cases[-1:])}"
     )
-    return Finding(float(max(ratios)), 1.0, instance).stated(
-        "as stated", "It has no more layers and heads than stated."
-    )
+    statement = "It has no more layers and heads than stated."
+    return Finding(float(max(ratios)), 1.0, instance).stated("as stated", statement)
 
 
 def slope(errors: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.tasks.sequences import AutoRegression, ChainOfThought, RepresentationRegression
 from looped.tasks.shifts import NoisyOutputs, ScaledX, Shifted, SkewedCovariance
 from looped.tasks.task import Task
+from looped.tasks.vector_generation import VectorGeneration
 
 EXAMPLES = [
     LinearRegression(d=3, noise=0.5),
@@ -26,6 +27,7 @@ EXAMPLES = [
     AutoRegression(d=6, order=2, noise=2.0),
     AutoRegression(d=1, order=1),
     ChainOfThought(d=4, layers=2, slope=0.5),
+    VectorGeneration(d=3),
     Shifted(
         task=LinearRegression(d=4, noise=0.5), shifts=(SkewedCovariance(), NoisyOutputs(std=2.0), ScaledX(factor=0.5))
     ),
@@ -74,6 +76,11 @@ def inputs(prompt):
 def labels(prompt):
     """What it answers: y, or the target vector at a token."""
     return prompt.ys if isinstance(prompt, Prompt) else prompt.targets
+
+
+def right_answers(task, prompt):
+    """What has no error: the labels, or a vector whose label is the last one."""
+    return prompt.ys[:, -1:] * prompt.truth["w"] if isinstance(task, VectorGeneration) else labels(prompt)
 
 
 def scored(prompt, values):
@@ -135,7 +142,7 @@ def test_declared_label_variance_is_the_measured_one_and_zero_scores_one(task):
     by_prompt = scored(prompt, labels(prompt).square())
     tolerance = 4 * by_prompt.std().item() / len(by_prompt) ** 0.5 + 1e-3 * task.label_variance
     assert by_prompt.mean().item() == pytest.approx(task.label_variance, abs=tolerance)
-    zero = scored(prompt, task.error(torch.zeros_like(labels(prompt)), prompt)).mean().item()
+    zero = scored(prompt, task.error(torch.zeros_like(right_answers(task, prompt)), prompt)).mean().item()
     assert zero == pytest.approx(1, abs=tolerance / task.label_variance)
 
 
@@ -151,9 +158,10 @@ def test_labels_have_mean_zero(task):
 @every_task
 def test_error_is_zero_at_the_labels_and_keeps_its_shape(task):
     prompt = draw(task)
-    answers = labels(prompt)
-    assert (task.error(answers, prompt) == 0).all()
-    assert task.error(answers.expand(2, 3, *answers.shape), prompt).shape == (2, 3, *prompt.places)
+    answers = right_answers(task, prompt)
+    assert (task.error(answers, prompt) <= 1e-12).all()
+    places = (5, 1) if isinstance(task, VectorGeneration) else prompt.places  # only the last pair is asked for
+    assert task.error(answers.expand(2, 3, *answers.shape), prompt).shape == (2, 3, *places)
 
 
 @every_task

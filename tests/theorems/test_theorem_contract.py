@@ -11,7 +11,7 @@ import pytest
 from looped.theorems.check import select
 
 ROWS = {
-    "chen24": "lem4.1=s lem4.3=s lem5.3=s lem5.5=s thm4.2=s thm4.4=pc thm4.5=ss thm5.8=s",
+    "chen24": "def3.3=pc lem4.1=s lem4.3=s lem5.3=s lem5.5=s lem5.6=sss sec1=ss thm4.2=s thm4.4=pcc thm4.5=ss thm5.8=s",
     "cheng24": "eq58=pc ex8=spc lemA.1=sp lemG.3=pc prop3.1=s prop3.4=pcpc propD.1=ss sec3.1.2=ss thm4.5=sspc "
     "thm4.6=ss",
     "gao24": "lemA.1=sss lemA.2=ss lemA.3=ss lemA.4=sss lemA.5=sspcp thm3.1=sss thm3.2=sss thm3.3=sspcs "

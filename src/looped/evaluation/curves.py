@@ -25,6 +25,7 @@ from looped.tasks.shifted import Shifted
 from looped.tasks.tables import Tables
 from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
+from looped.tasks.vector_generation import VectorGeneration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,8 @@ def baselines_for(task: Task) -> dict[str, Baseline]:
     """
     inner = task.task if isinstance(task, Shifted) else task
     noise = inner.label_noise
+    if isinstance(inner, VectorGeneration):  # baselines predict labels
+        return {}
     if isinstance(inner, DecisionTree):
         return {"3-nearest neighbours": nearest, "least squares": least_squares, "averaging": averaging}
     baselines: dict[str, Baseline] = {"least squares": least_squares}

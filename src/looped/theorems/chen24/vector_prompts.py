@@ -47,6 +47,11 @@ class VectorPrompts(NamedTuple):
         steps = rates.expand(-1, loops).T
         return gradient_descent(self.xs, self.ys, steps=loops, rate=steps, start=-self.query / self.alpha[:, None])
 
+    def hardest(self) -> "VectorPrompts":
+        """The same X and alpha with q = 0 and theta* along the eigenvector of mu, which descent reaches last."""
+        theta = torch.linalg.eigh(self.xs.mT @ self.xs).eigenvectors[..., 0]
+        return self._replace(theta=theta, ys=_labels(self.xs, theta), query=torch.zeros_like(theta))
+
     def error(self, answers: Float[Tensor, "loops count d"]) -> Float[Tensor, "loops count"]:
         """|<answer, theta*> - alpha|."""
         return ((answers * self.theta).sum(-1) - self.alpha).abs()
@@ -60,6 +65,9 @@ def draw_prompts(count: int, n: int, d: int, seed: int, *, spread: float = 1.0, 
     theta = normal(count, d, generator=generator)
     theta = theta / theta.norm(dim=-1, keepdim=True)
     query, alpha = normal(count, d, generator=generator) * started, normal(count, generator=generator)
-    ys = torch.einsum("bnd,bd->bn", xs, theta)
     eigenvalues = torch.linalg.eigvalsh(xs.mT @ xs)
-    return VectorPrompts(xs, ys, theta, query, alpha, eigenvalues[:, -1], eigenvalues[:, 0])
+    return VectorPrompts(xs, _labels(xs, theta), theta, query, alpha, eigenvalues[:, -1], eigenvalues[:, 0])
+
+
+def _labels(xs: Float[Tensor, "count n d"], theta: Float[Tensor, "count d"]) -> Float[Tensor, "count n"]:
+    return torch.einsum("bnd,bd->bn", xs, theta)

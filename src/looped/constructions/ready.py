@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.constructions import gradient_descent, newton
+from looped.constructions import gradient_descent, newton, vector_generation
 from looped.constructions.compiler import construct
 from looped.constructions.gao24 import cases, gradient, newton_regression, prefix_descent
 from looped.constructions.gao24.cases import Case
@@ -28,6 +28,7 @@ from looped.tasks.gaussian_process import GaussianProcess, MixedProcess, Part
 from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import RepresentationRegression
 from looped.tasks.task import Task
+from looped.tasks.vector_generation import VectorGeneration
 
 SLACK = 1.4
 """How far, as a factor, the eigenvalues of finite prompts may lie outside the limiting interval."""
@@ -99,18 +100,15 @@ def gatmiry24_thm4(d: int, examples: int, loops: int) -> Construction:
 
 def chen24_thm4_2(d: int, examples: int, loops: int) -> Construction:
     """Gradient descent from any start as a causal loop of linear attention (chen24, Thm. 4.2)."""
-    rate = 2 / sum(spectrum(d, examples))
-    prompt, generator = _draw(LinearRegression(d=d), examples), torch.Generator().manual_seed(1)
-    prompt.xs[:, -1] = query = torch.randn(PROMPTS, d, dtype=torch.float64, generator=generator)
-    prompt.ys[:, -1] = alpha = torch.randn(PROMPTS, dtype=torch.float64, generator=generator)
-    xs, ys, start = prompt.xs[:, :-1], prompt.ys[:, :-1], -query / alpha[:, None]
+    task, model = VectorGeneration(d=d), vector_generation.gaussian_generator(d, examples, loops)
+    rate, prompt = (examples**0.5 + d**0.5 + vector_generation.SLACK) ** -2, _draw(task, examples)
+    # the task's q is 0; the theorem allows any
+    prompt.xs[:, -1] = torch.randn(PROMPTS, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    alpha = prompt.ys[:, -1:]
+    xs, ys, start = prompt.xs[:, :-1], prompt.ys[:, :-1], -prompt.xs[:, -1] / alpha
     thetas = descent.gradient_descent(xs, ys, steps=loops, rate=rate, start=start)[1:]
-    return Construction(
-        model=gradient_descent.vector_descent(d=d, rates=[rate], loops=loops),
-        algorithm=f"alpha theta, theta <- theta - {rate:.3g} X'(X theta - y) from theta = -q / alpha",
-        prompt=prompt,
-        expected=alpha[:, None] * thetas,
-    )
+    algorithm = f"alpha theta, theta <- theta - {rate:.3g} X'(X theta - y) from theta = -q / alpha"
+    return Construction(model=model, algorithm=algorithm, prompt=prompt, expected=alpha * thetas, task=task)
 
 
 def cheng24_prop3_1(d: int, examples: int, loops: int) -> Construction:

@@ -85,7 +85,7 @@ def models() -> dict[str, LoopedModel]:
     with torch.no_grad():
         for parameter in (one for model in made.values() for one in model.parameters()):
             parameter.add_(0.3 * torch.randn_like(parameter))
-    return {**made, **{name: build(D, 6, 4) for name, build in READY.items()}}
+    return {**made, **{name: build(D, 6, 4).model for name, build in READY.items()}}
 
 
 def prompt(draw: random.Random, *, d: int | None = None) -> tuple[str, Prompt]:

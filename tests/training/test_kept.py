@@ -127,7 +127,7 @@ def test_loops_can_go_further_and_an_unlooped_model_has_one_curve(run, tmp_path)
 
 
 def test_weights_of_float64_are_kept_and_judged_as_they_are(tmp_path):
-    newton = save_model(tmp_path / "run", READY["gao24.thm4.1"](2, 8, 20), TINY.task, name="newton", points=9)
+    newton = save_model(tmp_path / "run", READY["gao24.thm4.1"](2, 8, 20).model, TINY.task, name="newton", points=9)
     made = keep(newton, out=tmp_path, points=9, prompts=16)
     same, weights = Run.open(made).latest().part("model"), newton.latest().part("model")
     assert {one.dtype for one in weights.values()} == {torch.float64}

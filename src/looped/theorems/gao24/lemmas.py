@@ -4,14 +4,22 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import torch
 from scipy.special import softmax
 
 from looped.constructions.compiler import Limits
+from looped.constructions.gao24 import cases
+from looped.constructions.gao24.cases import Array
 from looped.constructions.position_vectors import quasi_orthogonal, rotations, smallest_gap
-from looped.theorems.check import Finding, Form, Plot, relative_difference, theorem
-from looped.theorems.gao24 import algorithm_cases as cases
-from looped.theorems.gao24.algorithm_cases import Array
-from looped.theorems.gao24.limit import TEMPERATURES, describe, in_the_limit, temperature_plot
+from looped.theorems.check import EXACT, Finding, Form, bound_plot, bounded, relative_difference, theorem
+from looped.theorems.gao24.limit import (
+    NEWTON_SIZES,
+    PREFIX_SIZES,
+    TEMPERATURES,
+    describe,
+    in_the_limit,
+    temperature_plot,
+)
 
 
 @theorem("gao24.lemA.1", "N vectors with <p_i, p_i> > <p_i, p_j> + eps for all i, j exist in O(log N) dimensions.")
@@ -20,13 +28,16 @@ def lemma_a1() -> Iterator[Finding]:
     counts = [16, 64, 256, 1024]
     signs, turns = [quasi_orthogonal(n) for n in counts], [rotations(n) for n in counts]
     gaps = [min(smallest_gap(p), smallest_gap(r.table(range(n)))) for n, p, r in zip(counts, signs, turns, strict=True)]
-    dims = {"random signs": [p.shape[1] for p in signs], "rotations": [r.dim for r in turns]}
-    bound = [16 * math.log(n) for n in counts]
-    plot = Plot(x_label="N", y_label="dimensions", x=counts, lines={**dims, "16 ln N": bound}, log_x=True, log_y=False)
     sizes = f"random signs and rotations of unit length, N = {', '.join(map(str, counts))}"
-    yield Finding(min(gaps), 0.5 - 1e-12, f"least gap; {sizes}", plot, at_least=True)
-    ratio = max(d / b for line in dims.values() for d, b in zip(line, bound, strict=True))
-    yield Finding(16 * ratio, 16.0, f"dimensions / ln N at eps = 1/2; {sizes}")
+    plot = bound_plot("N", counts, "least gap", gaps, 0.5, log_x=True, log_y=False)
+    remark = "Vectors are drawn until they have this gap, so the next row decides: how many dimensions that took."
+    finding = Finding(min(gaps), 0.5 - 1e-12, f"least gap; {sizes}", plot, at_least=True)
+    yield finding.stated("as stated", remark=remark)
+    dims = {"random signs": [p.shape[1] for p in signs], "rotations": [r.dim for r in turns]}
+    most, bound = [max(both) for both in zip(*dims.values(), strict=True)], [16 * math.log(n) for n in counts]
+    plot = bound_plot("N", counts, "dimensions", most, bound, dims, log_x=True, log_y=False)
+    ratio = max(d / b for d, b in zip(most, bound, strict=True))
+    yield Finding(16 * ratio, 16.0, f"dimensions / ln N at eps = 1/2; {sizes}", plot)
     error = np.abs(turns[-1].shift(-3) @ turns[-1].table(range(3, 1024)).T - turns[-1].table(range(1021)).T).max()
     finding = Finding(float(error), 1e-12, "i = 3, N = 1024", tolerance=True)
     yield finding.stated("as stated", "Rotations have a shift p_t -> p_{t-i} that is a matrix.")
@@ -35,30 +46,38 @@ def lemma_a1() -> Iterator[Finding]:
 @theorem("gao24.lemA.2", "A layer of two heads takes one gradient step: A <- A - eta/N sum_j (A x_j - y_j) x_j'.")
 def lemma_a2() -> Iterator[Finding]:
     """Twenty steps, compared at all examples and at the query."""
-    yield from in_the_limit(cases.lemma_a2(), 1e-7)
+    sizes = [(3, 1, 8), (5, 3, 20), (20, 2, 40)]
+    yield from in_the_limit([cases.lemma_a2(*size, seed=seed) for seed, size in enumerate(sizes)], 1e-7)
 
 
 @theorem("gao24.lemA.3", "A layer of q heads copies the previous q tokens to the present one.")
 def lemma_a3() -> Iterator[Finding]:
     """The error falls exponentially with the sharpness of the scores."""
-    tasks, sharpness = list(cases.lemma_a3()), [5.0 * 2**step for step in range(6)]
+    sizes, sharpness = [(3, 2, 9), (5, 5, 41), (20, 3, 120)], [5.0 * 2**step for step in range(6)]
+    tasks = [cases.lemma_a3(*size, seed=seed) for seed, size in enumerate(sizes)]
     errors = [max(case.error(Limits(sharpness=value)) for case in tasks) for value in sharpness]
-    lines = {"measured": errors, "seq exp(-sharpness / 2)": [120 * math.exp(-value / 2) for value in sharpness]}
-    plot = Plot(x_label="sharpness", y_label="relative error", x=sharpness, lines=lines, log_x=True)
+    plot = bound_plot("sharpness", sharpness, "relative error", errors, 1e-10, log_x=True)
     yield Finding(min(errors), 1e-10, describe(tasks), plot, tolerance=True)
+    sharpness, errors = sharpness[2:], errors[2:]  # below 20 the bound is above 1
+    bounds = [2 * 120 * math.exp(-value / 2) + EXACT for value in sharpness]
+    plot = bound_plot("sharpness", sharpness, "relative error", errors, bounds, log_x=True)
+    statement = "With positions of gap 1/2 the error is at most 2 seq exp(-sharpness / 2)."
+    instance = f"sharpness {sharpness[0]:.0f} to {sharpness[-1]:.0f}, seq = 120; plus rounding, {EXACT:g}"
+    yield bounded(torch.tensor(errors), torch.tensor(bounds), instance, plot).stated("as stated", statement)
 
 
 @theorem("gao24.lemA.4", "A layer of two heads takes one Newton step: M <- 2 M - M S M, at every M x_i.")
 def lemma_a4() -> Iterator[Finding]:
     """Fifteen steps from M_0 = alpha S."""
-    yield from in_the_limit(cases.lemma_a4(10), 1e-6, "condition number 10")
-    yield from in_the_limit(cases.lemma_a4(1000), 1e-4, "condition number 1,000", slopes=False)
+    for kappa, bound in ((10, 1e-6), (1000, 1e-4)):
+        tasks = [cases.lemma_a4(*size, kappa=kappa, seed=seed) for seed, size in enumerate(NEWTON_SIZES)]
+        yield from in_the_limit(tasks, bound, f"condition number {kappa:,}", slopes=kappa == 10)
 
 
 @theorem("gao24.lemA.5", "A causal layer of two heads takes a gradient step at every x_i, on the pairs before it.")
 def lemma_a5() -> Iterator[Finding]:
     """Twenty steps from random weights; then the two misprints."""
-    tasks = list(cases.lemma_a5())
+    tasks = [cases.lemma_a5(*size, seed=seed) for seed, size in enumerate(PREFIX_SIZES)]
     yield from in_the_limit(tasks, 1e-7)
     case = tasks[1]
     answers = case.answers(Limits(temperature=1e-5), loops=1)
@@ -67,7 +86,7 @@ def lemma_a5() -> Iterator[Finding]:
     before = np.tril(np.ones((xs.shape[1], xs.shape[1])), -1)
     residual = ((w * xs).sum(-1) - ys)[:, None, :] * before
     printed = w - eta / np.maximum(before.sum(-1), 1)[:, None] * (residual @ xs)
-    corrected = cases.decoder_weights(xs, ys, w, eta=eta, steps=1)
+    corrected = cases.decoder_weights(xs, ys, w, eta=eta, steps=1)[-1]
     forms: list[tuple[Form, Array, str]] = [("as printed", printed, "h"), ("as corrected", corrected, "j")]
     for form, expected, index in forms:
         difference = relative_difference(answers, expected)
@@ -75,7 +94,7 @@ def lemma_a5() -> Iterator[Finding]:
         yield finding.stated(form, f"w^j <- w^j - eta/(j-1) sum_{{h<j}} (<w^{index}, x_h> - y_h) x_h")
     gradient = (np.einsum("bid,bjd->bij", w, xs) - ys[:, None]) * before @ xs
     errors = [relative_difference(printed_heads(xs, ys, w, c)[:, 1:], gradient[:, 1:]) for c in TEMPERATURES]
-    plot = temperature_plot({"measured": errors})
+    plot = temperature_plot(errors, 1e-7)
     statement = "The printed heads give sum_{j<i} (<w, x_j> - y_j) x_j. (They also read x_i, which adds x_i / c.)"
     yield Finding(min(errors), 1e-7, "d = 5, n = 20, best c", plot, tolerance=True).stated("as printed", statement)
 

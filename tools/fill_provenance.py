@@ -1,8 +1,8 @@
 """Give older results the provenance that new ones have: `python tools/fill_provenance.py results`.
 
 Everything is read from the result files themselves: the seeds from the table, the seconds of trainings from the list of
-trainings. A result that took no time since another figure of the same command had trained its models says which one, with
-the seconds of all that figure's work: what of it were these trainings was not recorded.
+trainings. A result that took no time, since another figure of the same command had trained its models, says which one,
+with the seconds of all that figure's work: what of it were these trainings was not recorded.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def with_batches(trainings: list[Content]) -> list[Content]:
 
 
 def cases(content: Content) -> set[str]:
-    """The models of a result. On a GPU both settings of a model of cheng24 are trained at once, whichever is asked for."""
+    """The models of a result; on a GPU both settings of a model of cheng24 are trained at once."""
     ignored = {"protocol"} if "NVIDIA" in content["provenance"]["device"] else set()
     return {
         json.dumps({key: value for key, value in case.items() if key not in ignored})

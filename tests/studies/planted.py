@@ -109,7 +109,7 @@ def _other(series: Series, draw: int) -> Series:
     sign = source.choice((1, -1)) if series.quantity in SIGNED else 1
     values = tuple(sign * start * math.exp(factor + slope * share) for share in _along_axis(series))
     values = tuple(min(1.0, value) for value in values) if series.quantity in SHARES else values
-    return replace(series, value=values, low=None, high=None)
+    return replace(series, value=values, low=None, high=None, draws=None)
 
 
 def by_two_seeds(first: Table, second: Table) -> Table:
@@ -127,7 +127,7 @@ def by_two_seeds(first: Table, second: Table) -> Table:
 def with_errors(study: Study, table: Table, error: Callable[[Table, Cell], float]) -> Table:
     """The table with this error of every trained model, in the numbers by which the study tells who has learned."""
     return Table(
-        replace(series, value=(error(table, series.cell),) * len(series.value), low=None, high=None)
+        replace(series, value=(error(table, series.cell),) * len(series.value), low=None, high=None, draws=None)
         if series.quantity == study.learned.of and series.seed is not None
         else series
         for series in table
@@ -167,4 +167,4 @@ def _longer(series: Series) -> Series:
     """The series with the places that its quantity has at paper scale; its last number goes on."""
     places = tuple(PAPER_AXES.get(series.quantity, series.x))
     values = (*series.value, *series.value[-1:] * (len(places) - len(series.value)))
-    return replace(series, x=places, value=values[: max(1, len(places))], low=None, high=None)
+    return replace(series, x=places, value=values[: max(1, len(places))], low=None, high=None, draws=None)

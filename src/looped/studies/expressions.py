@@ -48,6 +48,10 @@ class Quantity(ABC):
         """The leaves it reads."""
         return iter(())
 
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """The cells it reads."""
+        return set()
+
     def value(self, table: Table, bound: Labels = ANY) -> Value:
         """Its value, if it is a single number."""
         readings = self.read(table, bound)
@@ -183,14 +187,19 @@ class Curve(Quantity):
     labels: Labels = field(default_factory=dict)
     """Labels of the cell."""
 
-    def cell(self, table: Table, bound: Labels = ANY) -> Cell:
-        """The one cell that has these labels, and the bound ones as far as it has them."""
+    def matches(self, table: Table) -> list[Cell]:
+        """The cells that have these labels."""
         cells = list(dict.fromkeys(series.cell for series in table if series.quantity == self.of))
         for name, wanted in self.labels.items():
             cells = [cell for cell in cells if name in cell]
             if cells and wanted in (min, max):
                 wanted = wanted(cell[name] for cell in cells)
             cells = [cell for cell in cells if cell[name] == wanted]
+        return cells
+
+    def cell(self, table: Table, bound: Labels = ANY) -> Cell:
+        """The one cell that has these labels, and the bound ones as far as it has them."""
+        cells = self.matches(table)
         for name, wanted in bound.items():
             if name not in self.labels:
                 # a baseline that lacks the label goes with all its values, unless a cell has just this one
@@ -202,9 +211,9 @@ class Curve(Quantity):
             raise ValueError(f"`{self}` means {len(cells)} cells ({cells[0]}; {cells[1]}; ...). Give more labels.")
         return cells[0]
 
-    def can_read(self, cell: Cell) -> bool:
-        """Whether a cell has its labels, whatever is largest or smallest."""
-        return all(value in (min, max) or cell.get(name) == value for name, value in self.labels.items())
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """The one cell."""
+        return {self.cell(table, bound)}
 
     def read(self, table: Table, bound: Labels = ANY) -> Readings:
         """Its values by place."""
@@ -230,8 +239,9 @@ class Curve(Quantity):
 
 def _over_runs(runs: Sequence[Series], index: int) -> Value:
     low, high = (None if ends is None else ends[index] for ends in (runs[0].low, runs[0].high))
+    draws = () if runs[0].draws is None else runs[0].draws[index]
     seeds = sum(series.seed is not None for series in runs)
-    return seeded([series.value[index] for series in runs], low, high, seeds=seeds)
+    return seeded([series.value[index] for series in runs], low, high, seeds=seeds, draws=draws)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +265,11 @@ class Along(Quantity):
     def leaves(self) -> Iterator[Curve]:
         """Those of the number."""
         return self.inner.leaves()
+
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """Those of the number for every value of the label for which it was measured."""
+        labels = self.read(table, bound)
+        return set().union(*(self.inner.cells(table, {**bound, self.over: label}) for label in labels))
 
     def _as_axis(self) -> str:
         return f"over {self.over} of {bracketed(self.inner)}"
@@ -281,6 +296,10 @@ class Derived(Quantity):
     def leaves(self) -> Iterator[Curve]:
         """Those of its parts."""
         return itertools.chain.from_iterable(part.leaves() for part in self.parts)
+
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """Those of its parts."""
+        return set().union(*(part.cells(table, bound) for part in self.parts))
 
     def details(self, table: Table) -> list[str]:
         """The parts of a compound where they are numbers, the curve behind a reduction where it is short."""

@@ -1,5 +1,6 @@
 """What yang24's figures share: names, how models are evaluated at each scale, and experiments with other loops."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -8,7 +9,8 @@ from looped.evaluation.errors import Baseline
 from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
 from looped.papers.yang24.trainings import training
-from looped.studies import Curves
+from looped.studies import Curves, Learned, Table
+from looped.studies.expressions import Curve, Derived, Quantity, bracketed
 from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
 
@@ -20,6 +22,8 @@ FLAT = 1.5
 """Error far past the trained loops over the error at them that still counts as a fixed point."""
 MATCHES = 0.05
 """Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
+PRINTED_MATCH = 7.8e-4 / 4.8e-4
+"""Looped over 12-layer error in the authors' logs (linear regression, k = 40), of which the paper says "matches"."""
 EVALUATION = {
     "smoke": Curves(prompts=16, loops=8),
     "cpu": Curves(seeds=(3, 4, 5), prompts=512, loops=64),
@@ -42,6 +46,21 @@ class ClassCurves(Curves):
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""
         return self.tree_loops if isinstance(experiment.task, DecisionTree) else super().far(experiment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedSomewhere(Learned):
+    """Any trained model of the study will do, also one that the claim does not read."""
+
+    def obstacle(self, table: Table, leaves: Sequence[Curve]) -> str:
+        """Why none of the study's models has learned; empty where one has."""
+        return super().obstacle(table, [Curve(self.of)])
+
+
+def second_half(inner: Quantity) -> Quantity:
+    """The quantity from the middle of its axis on: with k = 2d examples, from d on."""
+    words = f"second half of {bracketed(inner)}"
+    return Derived(words, (inner,), lambda readings: dict(list(readings.items())[len(readings) // 2 :]))
 
 
 def evaluation(scale: str, kind: type[C], **fields: Any) -> C:

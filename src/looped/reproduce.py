@@ -19,7 +19,7 @@ import looped.papers
 from looped.config import load_code, nearest
 from looped.files import check_folder, read_json, write_json
 from looped.studies.claims import JudgedClaim
-from looped.studies.study import Context, Study
+from looped.studies.study import Context, Study, training_facts
 from looped.studies.table import Table
 from looped.training.provenance import provenance
 
@@ -44,7 +44,8 @@ class Result:
     claims: list[JudgedClaim]
     """What the paper says, judged."""
     provenance: dict[str, Any]
-    """Command, commit, device, versions, seconds, trainings."""
+    """Command, commit, device, versions, seconds and seeds of the measurement; seconds and commits of the trainings it
+    rests on, which may have been done before: `seconds` has only what was trained by its own command."""
     path: Path
     """The file that it was read from or written to."""
     measured: bool = False
@@ -125,9 +126,9 @@ def reproduce(
         watch = Stopwatch(runs / f".{study.name}.{scale}-{key}.seconds.json")
         context = Context(scale=scale, device=torch.device(device), progress=watch.saving(progress), runs=runs)
         table = study.measure(scale)(study.cells(scale), context)
-        origin = {**provenance(device), "seconds": round(watch.seconds(), 2)}
+        origin = {**provenance(device), "seconds": round(watch.seconds(), 2), "seeds": table.seeds()}
+        origin |= training_facts(context.trainings)
         watch.path.unlink(missing_ok=True)
-        origin |= {"trainings": context.trainings} if context.trainings else {}
         # through JSON and back, so that a fresh result and a kept one are the same thing
         content = json.loads(json.dumps({"provenance": origin, "table": table.to_data()}, allow_nan=False))
     result = _judged(study, scale, content, source, measured=measured, shipped=source != path)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from looped.studies.table import text
+from looped.studies.table import Cell, Table, text
 from looped.studies.values import Value
 
 if TYPE_CHECKING:
@@ -55,6 +55,10 @@ class Check:
         """Every leaf that it reads."""
         for condition in self.conditions:
             yield from condition.quantity.leaves()
+
+    def cells(self, table: Table) -> set[Cell]:
+        """Every cell that it reads."""
+        return set().union(*(condition.quantity.cells(table) for condition in self.conditions))
 
     def __str__(self) -> str:
         by_quantity: dict[Quantity, list[str]] = {}

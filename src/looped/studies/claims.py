@@ -1,14 +1,14 @@
 """A sentence of a paper as a check on measured numbers, and its verdict."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
 from looped.studies.checks import Check
 from looped.studies.expressions import Curve, NotMeasured, Quantity
-from looped.studies.table import Cell, Series, Table, X
+from looped.studies.table import Cell, Label, Series, Table, X
 
 Verdict = Literal["holds", "fails", "undecided", "not judged"]
 
@@ -84,26 +84,43 @@ class JudgedClaim:
 class Learned:
     """When a model counts as trained: its error is at most halfway from predicting zero to the best known predictor.
 
-    Claims that read only models which have not learned are not judged.
+    A claim is not judged where none of the models that it reads has learned, or where one of them, of any seed,
+    predicts worse than zero.
     """
 
     of: str = "by_examples"
     """The curve that has the model's error."""
-    at: X | None = None
-    """At which place; None: the last one."""
+    at: X | str | None = None
+    """At which place: a number, the name of a quantity of the cell (`trained_loops`), or None for the last one."""
     zero: float | str = 1.0
     """What predicting zero costs: a number, or the name of a quantity of the cell."""
     best: float | str | None = None
     """The error of the best known predictor: a number, the name of a quantity of the cell, or None for the least error
     among the study's baselines (cells without a seed) at the same place."""
+    every_place: bool = False
+    """Whether every place of the curve is a model of its own, such as one for every number of layers: then none of them
+    may predict worse than zero."""
+    controls: Mapping[str, Label] = field(default_factory=dict)
+    """Labels of models that are not meant to learn."""
 
-    def obstacle(self, table: Table, leaves: Sequence[Curve]) -> str:
-        """Why none of the models behind these leaves has learned; empty where one has, or where none was trained."""
-        by_cell: dict[Cell, list[float]] = {}
+    def obstacle(self, table: Table, cells: Collection[Cell]) -> str:
+        """Why the models of these cells cannot be judged; empty where they can, or where none was trained."""
+        by_cell: dict[Cell, list[Series]] = {}
         for series in table.where(self.of):
-            if series.seed is not None and any(leaf.can_read(series.cell) for leaf in leaves):
-                by_cell.setdefault(series.cell, []).append(self._error(series))
-        trained = [(fmean(errors), self._needed(table, cell), cell) for cell, errors in by_cell.items()]
+            if series.seed is not None and any(series.cell.items() <= cell.items() for cell in cells):
+                by_cell.setdefault(series.cell, []).append(series)
+        if self.controls:
+            by_cell = {cell: runs for cell, runs in by_cell.items() if not self.controls.items() <= cell.items()}
+        for cell, runs in by_cell.items():
+            zero = self._number(table, cell, self.zero)
+            for series in runs:
+                error = max(series.value) if self.every_place else self._error(table, series)
+                if not error <= zero:
+                    return f"a model predicts worse than zero: {cell}, seed {series.seed}: {error:.3g}, zero {zero:.3g}"
+        trained = [
+            (fmean(self._error(table, series) for series in runs), self._needed(table, cell), cell)
+            for cell, runs in by_cell.items()
+        ]
         if not trained or any(error <= needed for error, needed, _ in trained):
             return ""
         error, needed, nearest = min(trained, key=lambda entry: entry[0] - entry[1])
@@ -118,10 +135,14 @@ class Learned:
         shared = [
             series for series in baselines if all(cell.get(k, v) == v or k == "model" for k, v in series.cell.items())
         ]
-        return (zero + min((self._error(series) for series in shared), default=0.0)) / 2
+        return (zero + min((self._error(table, series) for series in shared), default=0.0)) / 2
 
-    def _error(self, series: Series) -> float:
-        return series.value[-1 if self.at is None else series.x.index(self.at)]
+    def _error(self, table: Table, series: Series) -> float:
+        if self.at is None:
+            return series.value[-1]
+        if isinstance(self.at, str):
+            return series.value[series.x.index(min(int(self._number(table, series.cell, self.at)), series.x[-1]))]
+        return series.value[series.x.index(self.at)]
 
     def _number(self, table: Table, cell: Cell, source: float | str) -> float:
         return Curve(source).last().read(table, cell)[None].mean if isinstance(source, str) else source
@@ -134,7 +155,7 @@ def judge(claim: Claim, table: Table, *, study: str, scale: str, preview: bool, 
         values = [condition.quantity.value(table) for condition in conditions]
         for condition, value in zip(conditions, values, strict=True):
             notes += [f"{condition.quantity}, {value.basis}: {value}", *condition.quantity.details(table)]
-        why = "" if learned is None else learned.obstacle(table, list(claim.check.leaves()))
+        why = "" if learned is None else learned.obstacle(table, claim.check.cells(table))
         why = f"a preview at {scale} scale" if preview else why
     except NotMeasured as error:
         values, why = [], f"not measured at {scale} scale: {error}"

@@ -48,6 +48,10 @@ class Quantity(ABC):
         """The leaves it reads."""
         return iter(())
 
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """The cells it reads."""
+        return set()
+
     def value(self, table: Table, bound: Labels = ANY) -> Value:
         """Its value, if it is a single number."""
         readings = self.read(table, bound)
@@ -202,9 +206,9 @@ class Curve(Quantity):
             raise ValueError(f"`{self}` means {len(cells)} cells ({cells[0]}; {cells[1]}; ...). Give more labels.")
         return cells[0]
 
-    def can_read(self, cell: Cell) -> bool:
-        """Whether a cell has its labels, whatever is largest or smallest."""
-        return all(value in (min, max) or cell.get(name) == value for name, value in self.labels.items())
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """The one cell."""
+        return {self.cell(table, bound)}
 
     def read(self, table: Table, bound: Labels = ANY) -> Readings:
         """Its values by place."""
@@ -256,6 +260,11 @@ class Along(Quantity):
         """Those of the number."""
         return self.inner.leaves()
 
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """Those of the number for every value of the label for which it was measured."""
+        labels = self.read(table, bound)
+        return set().union(*(self.inner.cells(table, {**bound, self.over: label}) for label in labels))
+
     def _as_axis(self) -> str:
         return f"over {self.over} of {bracketed(self.inner)}"
 
@@ -281,6 +290,10 @@ class Derived(Quantity):
     def leaves(self) -> Iterator[Curve]:
         """Those of its parts."""
         return itertools.chain.from_iterable(part.leaves() for part in self.parts)
+
+    def cells(self, table: Table, bound: Labels = ANY) -> set[Cell]:
+        """Those of its parts."""
+        return set().union(*(part.cells(table, bound) for part in self.parts))
 
     def details(self, table: Table) -> list[str]:
         """The parts of a compound where they are numbers, the curve behind a reduction where it is short."""

@@ -34,17 +34,38 @@ class Context:
     runs: Path = Path("runs")
     """Where training runs lie; finished ones are used again."""
     trainings: list[dict[str, Any]] = field(default_factory=list)
-    """Run, commit, device and seconds of every training behind the study; `note_training` fills it."""
+    """Run, commit, device and seconds of every training behind the study, each once; `note_training` fills it."""
 
     def note_training(self, run: Any) -> None:
-        """Record a training whose weights the study shows: anything with a `path` and a `provenance()`."""
-        origin = run.provenance()
-        facts = {key: origin.get(key) for key in ("commit", "device", "train_seconds")}
-        self.trainings.append({"run": run.path.name, **facts})
+        """Record a training whose weights the study shows: anything with a `path` and a `provenance()`.
+
+        It counts whether it was trained just now or before, by another figure.
+        """
+        if all(training["run"] != run.path.name for training in self.trainings):
+            origin = run.provenance()
+            facts = {key: origin.get(key) for key in ("commit", "device", "train_seconds")}
+            facts |= {key: origin[key] for key in ("earlier_commits", "models_in_one_batch") if key in origin}
+            self.trainings.append({"run": run.path.name, **facts})
 
     def part(self, what: str, index: int, count: int) -> Context:
         """The same for one of `count` parts of the study, whose progress goes from 0 to 1."""
         return replace(self, progress=lambda _, share: self.progress(what, (index + share) / count))
+
+
+def training_facts(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The trainings behind a study as its provenance has them: all of them, their seconds, and their commits.
+
+    Models that trained in one batch have the batch's seconds in each folder; each counts for its part.
+    """
+    if not trainings:
+        return {}
+    seconds = [(entry.get("train_seconds") or 0.0) / entry.get("models_in_one_batch", 1) for entry in trainings]
+    commits = [commit for entry in trainings for commit in (*entry.get("earlier_commits", ()), entry["commit"])]
+    return {
+        "training_seconds": round(sum(seconds), 2),
+        "training_commits": [commit for commit in dict.fromkeys(commits) if commit is not None],
+        "trainings": list(trainings),
+    }
 
 
 class Measure(Protocol):

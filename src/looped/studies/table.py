@@ -136,6 +136,10 @@ class Table:
         values = list(dict.fromkeys(cell[name] for cell in self.cells() if name in cell))
         return values if any(isinstance(value, str) for value in values) else sorted(values)
 
+    def seeds(self) -> list[int]:
+        """The seeds of its trained models, or of its trials."""
+        return sorted({series.seed for series in self.series if series.seed is not None})
+
     def rows(self) -> Iterator[dict[str, Any]]:
         """Tidy rows, one for each number: `pandas.DataFrame(table.rows())`."""
         for series in self.series:

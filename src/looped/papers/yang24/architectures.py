@@ -196,7 +196,7 @@ FIG8 = Study(
         legend_columns=2,
         share_y=False,
     ),
-    learned=Learned(of="probe_error", zero="zero", best=0.0),
+    learned=Learned(of="probe_error", zero="zero", best=0.0, controls={"kind": CONTROL}),
     claims=(
         *about_target("X'y", "gradient"),
         *about_target("w_ols", "least_squares"),

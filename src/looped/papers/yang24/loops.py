@@ -13,6 +13,7 @@ from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import Scale, linear, linear_12_layers, relu_network, sparse, tied, tree
 from looped.papers.yang24.trainings import around
 from looped.papers.yang24.variants import (
+    BEFORE_DRIFT,
     EVALUATION,
     FLAT,
     LEAST_SQUARES,
@@ -189,6 +190,7 @@ FIG3 = replace(
     title="Linear regression: error by loops with input injection and with weight tying",
     cells=injection_models,
     panels=Panels(y="by_loops", mark_trained=True, most=100, width=4.0),
+    learned=BEFORE_DRIFT,
     claims=(
         claim(
             "injection_flat",
@@ -211,7 +213,7 @@ FIG4 = Study(
     cells=lambda scale: grid(scale, [LINEAR], T[scale]),
     measure=lambda scale: GRID_EVALUATION[scale],
     panels=BY_LOOPS,
-    learned=Learned(best=0.0),
+    learned=BEFORE_DRIFT,
     claims=(
         fixed_point_and_window(LINEAR, "linear")[0],
         claim(

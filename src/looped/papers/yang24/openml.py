@@ -5,7 +5,7 @@ functions), the scaler, and which class is called 1 (see `looped.tasks.tables`).
 examples of each prompt; its strength of regularisation is chosen on the nine training tables, never on the tenth.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,6 @@ from looped.papers.yang24.trainings import as_published, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED
 from looped.prompt import Prompt
 from looped.studies import Cell, Context, Learned, Published, Study, Table, claim
-from looped.studies.expressions import Curve
 from looped.studies.measures import trained
 from looped.studies.quantities import curve, mean, share, worst
 from looped.studies.study import Cells
@@ -233,7 +232,7 @@ class LearnedTables(Learned):
 
     of: str = "accuracy"
 
-    def obstacle(self, table: Table, leaves: Sequence[Curve]) -> str:
+    def obstacle(self, table: Table, cells: Collection[Cell]) -> str:
         """Why no trained model counts; empty where one does."""
         ahead = {}
         for series in table.where(self.of):

@@ -1,6 +1,6 @@
 """What yang24's figures share: names, how models are evaluated at each scale, and experiments with other loops."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -9,8 +9,8 @@ from looped.evaluation.errors import Baseline
 from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
 from looped.papers.yang24.trainings import training
-from looped.studies import Curves, Learned, Table
-from looped.studies.expressions import Curve, Derived, Quantity, bracketed
+from looped.studies import Cell, Curves, Learned, Table
+from looped.studies.expressions import Derived, Quantity, bracketed
 from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
 
@@ -18,6 +18,8 @@ C = TypeVar("C", bound=Curves)
 LOOPED, UNLOOPED = "looped transformer", "transformer"
 """The two models that most figures compare."""
 LEAST_SQUARES = "least squares"
+BEFORE_DRIFT = Learned(of="by_loops", at="trained_loops", best=0.0)
+"""Models are held to their error at the trained loops where claims are about what becomes of it beyond them."""
 FLAT = 1.5
 """Error far past the trained loops over the error at them that still counts as a fixed point."""
 MATCHES = 0.05
@@ -52,9 +54,11 @@ class ClassCurves(Curves):
 class LearnedSomewhere(Learned):
     """Any trained model of the study will do, also one that the claim does not read."""
 
-    def obstacle(self, table: Table, leaves: Sequence[Curve]) -> str:
+    def obstacle(self, table: Table, cells: Collection[Cell]) -> str:
         """Why none of the study's models has learned; empty where one has."""
-        return super().obstacle(table, [Curve(self.of)])
+        trained = dict.fromkeys(series.cell for series in table.where(self.of) if series.seed is not None)
+        reasons = [Learned.obstacle(self, table, [cell]) for cell in trained]
+        return "" if "" in reasons else "; ".join(reasons)
 
 
 def second_half(inner: Quantity) -> Quantity:

@@ -164,6 +164,31 @@ def test_models_that_have_not_learned_are_not_judged(table):
     assert "has error 0.9, needed 0.65" in verdict(at(1, b=50) <= 1, table, learned=Learned(at=1)).note
 
 
+def test_a_model_worse_than_zero_takes_the_verdict_from_claims_that_read_it(table):
+    """Of whichever seed; claims about other cells keep theirs, and so does one about a control."""
+    for seed, error in enumerate((0.2, 1.1)):
+        table.add(Cell(b=50, T=5), "by_examples", [1.0, 0.9, error], x=[0, 1, 2], seed=seed)
+    judged = verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned())
+    assert judged.verdict == "not judged"
+    assert judged.note.startswith("a model predicts worse than zero: b = 50, T = 5, seed 1: 1.1, zero 1;")
+    assert verdict(worst(last(), over="b", among=(12, 50)) <= 9, table, learned=Learned()).verdict == "not judged"
+    assert verdict(at(1, b=12) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
+    assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned(zero=1.2)).verdict == "holds"
+    assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned(controls={"b": 50})).verdict == "holds"
+
+
+def test_models_may_be_held_to_the_trained_loops_or_at_every_place(table):
+    table.add(Cell(b=3, T=1), "by_loops", [0.9, 0.1, 5.0], x=[1, 3, 100], seed=0)
+    table.add(Cell(b=3, T=1), "trained_loops", 3, seed=0)
+    diverges = last("by_loops", b=3) >= 2
+    assert verdict(diverges, table, learned=Learned(of="by_loops")).verdict == "not judged"
+    assert verdict(diverges, table, learned=Learned(of="by_loops", at="trained_loops")).verdict == "holds"
+    table.add(Cell(h="exp"), "loss", [0.5, 2.0, 0.1], x=[1, 2, 3], seed=0)
+    small = last("loss", h="exp") <= 0.2
+    assert verdict(small, table, learned=Learned(of="loss")).verdict == "holds"
+    assert verdict(small, table, learned=Learned(of="loss", every_place=True)).verdict == "not judged"
+
+
 def test_texts_are_made_from_the_expression(table):
     check = at(2, b=20) / at(2, b=12) <= 1.5
     published = [Published(what="k = 2", number=".0242", ours=at(2, b=20))]

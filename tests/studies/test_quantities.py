@@ -1,10 +1,14 @@
 """Quantities against numbers worked out by hand, and verdicts by intervals."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from looped.evaluation.bootstrap import resampled_means
 from looped.studies import (
     Cell,
     Learned,
@@ -90,6 +94,33 @@ def test_a_lone_interval_goes_through_arithmetic(table):
     ratio = (at(1, model="lone") / at(1, model="least squares")).value(table)
     assert (ratio.mean, ratio.low, ratio.high) == pytest.approx((2.0, 0.5 / 0.4, 0.9 / 0.2))
     assert ratio.basis == "one seed, 90% interval over prompts"
+
+
+def test_models_of_the_same_prompts_have_a_paired_interval():
+    """Against a bootstrap of the quantity itself; ends that are combined at their worst are far wider."""
+    errors = np.random.default_rng(0).lognormal(size=(64, 3)) @ np.array([[1.0, 1.0], [0.5, 0.6], [0.3, 0.2]])
+    table, places = Table(), [1, 2]
+    for name, values in (("first", errors), ("second", errors + 0.1 * errors**2)):
+        means = resampled_means(torch.tensor(values), resamples=200, seed=1)
+        low, high = np.quantile(means.numpy(), [0.05, 0.95], axis=0).tolist()
+        numbers = {"low": low, "high": high, "draws": means.T.tolist()}
+        table.add(Cell(model=name), "by_examples", values.mean(0).tolist(), x=places, seed=0, **numbers)
+    table = Table.from_data(json.loads(json.dumps(table.to_data())))
+    first, second = (curve(model=name) for name in ("first", "second"))
+    rows = np.random.default_rng(1).integers(64, size=(4000, 64))
+    resampled, other = errors[rows].mean(1), (errors + 0.1 * errors**2)[rows].mean(1)
+    for quantity, draws in (
+        (first.mean() / second.mean(), resampled.mean(1) / other.mean(1)),
+        (gap(second, first), (other - resampled).max(1)),
+        (abs(first.last() - second.last()), np.abs(resampled - other)[:, 1]),
+    ):
+        value, (low, high) = quantity.value(table), np.quantile(draws, [0.05, 0.95])
+        assert (value.low, value.high) == pytest.approx((low, high), abs=0.3 * (high - low))
+        unpaired = quantity.value(Table(replace(series, draws=None) for series in table))
+        assert unpaired.high - unpaired.low > 2 * (value.high - value.low)
+    # a place that is read off a curve has the spread of the curve
+    reached = loops_to(float(errors[:, 1].mean()), "by_examples", model="first").value(table)
+    assert (reached.low, reached.high) == (1, math.inf)
 
 
 def test_labels_become_axes(table):

@@ -239,8 +239,9 @@ class Curve(Quantity):
 
 def _over_runs(runs: Sequence[Series], index: int) -> Value:
     low, high = (None if ends is None else ends[index] for ends in (runs[0].low, runs[0].high))
+    draws = () if runs[0].draws is None else runs[0].draws[index]
     seeds = sum(series.seed is not None for series in runs)
-    return seeded([series.value[index] for series in runs], low, high, seeds=seeds)
+    return seeded([series.value[index] for series in runs], low, high, seeds=seeds, draws=draws)
 
 
 @dataclass(frozen=True, eq=False)

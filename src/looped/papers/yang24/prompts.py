@@ -94,7 +94,8 @@ class BestRates(Curves):
                     [ends[-1] for ends in sides if ends is not None]
                     for sides in zip(*((run.value, run.low, run.high) for run in runs), strict=True)
                 )
-                table.add(labels, "by_prompts", value, x=pools, low=low, high=high, seed=seed)
+                draws = [run.draws[-1] for run in runs if run.draws is not None] or None
+                table.add(labels, "by_prompts", value, x=pools, low=low, high=high, draws=draws, seed=seed)
         return table
 
 

@@ -8,7 +8,7 @@ from looped.models.algoformer import AlgoFormerConfig
 from looped.papers import gao24
 from looped.papers.gao24.figures import FIG2, FIG3, FIG4, SHAPES, PointCurves
 from looped.papers.gao24.iterations import iterates
-from looped.papers.gao24.known import KNOWN, known_representation
+from looped.papers.gao24.known import KNOWN, known_representation, without_examples
 from looped.papers.gao24.translation_table import TABLE
 from looped.papers.gao24.variants import MODELS, as_printed, three, with_loops
 from looped.studies import Cell, Context, Table
@@ -74,6 +74,37 @@ def test_the_best_known_predictor_reaches_the_noise(task, floor):
     scored = errors[:, -9:]
     last = float(scored[~scored.isnan()].mean())
     assert last == pytest.approx(floor, abs=1e-6 if floor == 0 else 0.03)
+
+
+def test_without_examples_the_mean_over_networks_is_the_best_answer():
+    """Against the mean of many networks' next states, from one state."""
+    task = ChainOfThought(d=3, layers=1, slope=0.25)
+    source = np.random.default_rng(0)
+    state = np.array([0.5, -2.0, 1.0])
+    weights = source.normal(0, np.sqrt(2 / ((1 + 0.25**2) * 3)), (400_000, 3, 3))
+    after = weights @ state
+    expected = np.where(after > 0, after, 0.25 * after).mean(0)
+    prompt = task.sample(batch=1, n=1, generator=torch.Generator().manual_seed(0)).to(torch.float64)
+    prompt.tokens[0, 0] = torch.tensor(state)
+    answers = without_examples(task)(prompt)
+    assert answers.shape == prompt.targets.shape
+    assert answers[0, 0].tolist() == pytest.approx(expected.tolist(), abs=0.01)
+    plain = LinearRegression(d=3).sample(batch=2, n=4, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(without_examples(LinearRegression(d=3))(plain), torch.zeros_like(plain.ys))
+
+
+@pytest.mark.parametrize(
+    ("error", "why"), [(0.2, ""), (0.4, "no model has learned"), (0.8, "a model predicts worse than zero")]
+)
+def test_a_chain_of_thought_must_be_learned_beyond_the_mean_of_its_states(error, why):
+    """Predicting zero has error 1 there, and .7 is known without any example."""
+    table, task = Table(), "chain_of_thought"
+    for model in MODELS:
+        table.add(Cell(task=task, model=model), "by_examples", [0.7, error], x=[0, 1], seed=0)
+    table.add(Cell(task=task, model=KNOWN), "by_examples", [1.0, 0.0], x=[0, 1])
+    table.add(Cell(task=task), "without_examples", 0.7)
+    [claim] = [claim for claim in FIG2.judge(table, "paper") if claim.id.endswith("thought.beats_looped")]
+    assert (claim.verdict, claim.note.startswith(why)) == ("not judged" if why else "fails", True)
 
 
 def test_a_chain_of_thought_is_read_by_examples():

@@ -68,3 +68,13 @@ def test_a_published_number_is_met_from_both_sides(factor, verdict, weights):
     hit, other = (best, end) if weights == BEST else (end, best)
     assert (hit.verdict, hit.value, other.verdict) == (verdict, pytest.approx(factor), "holds")
     assert fixed.verdict == ("fails" if weights == BEST and factor > 1.5 else "holds")
+
+
+@pytest.mark.parametrize(("best_error", "verdicts"), [(7.8e-4, {"fails", "holds"}), (0.7, {"not judged"})])
+def test_a_training_that_loses_what_it_learned_fails_and_one_that_never_learned_is_not_judged(best_error, verdicts):
+    table = Table()
+    for name, error in ((BEST, best_error), (END, 0.7)):
+        table.add(Cell(weights=name), "by_examples", [1.0, 0.0242, error], x=[0, 20, 40], seed=0)
+        table.add(Cell(weights=name), "by_loops", [0.01, 0.01], x=[20, 500], seed=0)
+        table.add(Cell(weights=name), "trained_loops", 20, seed=0)
+    assert {claim.verdict for claim in PUBLISHED.judge(table, "paper")} == verdicts

@@ -187,6 +187,7 @@ def paper_table(study):
 @pytest.mark.parametrize(
     "name",
     ["fig6.noisy_peak", "fig7.more_loops_than_layers", "fig7.width_saturates", "fig9.sparse_easier",
+     "fig9.relu_needs_few", "fig13.tree_needs_more", "fig15.skewed.deeper_better",
      "fig16.scaled_by_2"],
 )  # fmt: skip
 def test_claims_about_the_papers_own_sizes_can_hold_and_can_fail(name):
@@ -208,3 +209,91 @@ def test_unlooped_models_are_drawn_at_their_layers():
     canvas = Figure()
     architectures.FIG7.draw(canvas, table)
     assert [list(line.get_xdata()) for line in canvas.axes[0].get_lines()] == [[1, 2, 3], [4]]
+
+
+def judged(figure, name, table):
+    """One claim of a figure on a table, judged as at paper scale, whether or not models have learned."""
+    study = replace(STUDIES[f"yang24.{figure}"], learned=None)
+    return {claim.id: claim for claim in study.judge(table, "paper")}[f"yang24.{figure}.{name}"]
+
+
+@pytest.mark.parametrize(
+    ("looped", "value", "verdict"),
+    [
+        ([1.0, 0.5, 0.01, 3e-4, 3e-4], 1.0, "holds"),
+        # a gap of 6e-4 is nothing on a linear axis, and three times the error
+        ([1.0, 0.5, 0.01, 9e-4, 9e-4], 9 ** (1 / 3), "fails"),
+        ([1.0, 0.5, 0.01, 3e-4, 9e-4], 3 ** (1 / 3), "fails"),  # close on average, not at the end
+        ([3.0, 3.0, 0.01, 3e-4, 3e-4], 1.0, "holds"),  # with fewer than d examples nobody can answer
+    ],
+)
+def test_figure_2_compares_errors_on_a_log_scale(looped, value, verdict):
+    table = Table()
+    for model, errors in ((LOOPED, looped), (UNLOOPED, [1.0, 0.5, 0.01, 3e-4, 3e-4])):
+        table.add(Cell(model=model), "by_examples", errors, x=range(5), seed=0)
+    claim = judged("fig2", "matches_12_layers", table)
+    assert (claim.value, claim.verdict) == (pytest.approx(value), verdict)
+
+
+def test_figure_5_is_undecided_where_seeds_disagree():
+    table = Table()
+    for seed, ratio in enumerate((1.05, 0.9, 0.81)):
+        for model, factor in ((LOOPED, ratio), (UNLOOPED, 1.0)):
+            table.add(Cell(model=model, d=10), "by_prompts", [0.7 * factor, 0.3 * factor], x=[1000, 2000], seed=seed)
+    claim = judged("fig5", "fewer_prompts", table)
+    assert (claim.value, claim.verdict) == (pytest.approx(0.92), "undecided")
+    assert f"prompts to an error of 1/2, {LOOPED}: " in claim.note
+
+
+def drifting(drifts):
+    """By-loops curves of models trained to b loops that end at `drifts[labels]` times their error there."""
+    table = Table()
+    for labels, ratio in drifts.items():
+        table.add(Cell(labels), "by_loops", [0.1, 0.1 * ratio], x=[20, 500], seed=0)
+        table.add(Cell(labels), "trained_loops", 20, seed=0)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("sparse_drift", "linear_drift", "verdict"),
+    [(1.0, 3.0, "holds"), (2.5, 3.0, "fails"), (0.9, 1.0, "fails"), (1.4, 1.9, "fails")],
+)
+def test_figure_9_asks_that_one_diverges_and_the_other_does_not(sparse_drift, linear_drift, verdict):
+    """The ratio of both drifts is below 1 in all cases."""
+    drifts = {loops.SPARSE: sparse_drift, loops.LINEAR: linear_drift}
+    table = drifting({Cell(task=task, T=10, b=20): ratio for task, ratio in drifts.items()})
+    assert judged("fig9", "sparse_easier", table).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("tree", "relu", "verdict"),
+    [((5.0, 1.0), 1.0, "holds"), ((1.0, 0.9), 1.0, "fails"), ((5.0, 3.0), 1.0, "fails"), ((5.0, 1.0), 5.0, "fails")],
+)
+def test_figure_13_asks_for_a_fixed_point_that_only_a_larger_b_has(tree, relu, verdict):
+    drifts = {(loops.TREE, 12): tree[0], (loops.TREE, 100): tree[1], (loops.RELU, 12): relu, (loops.RELU, 50): 1.0}
+    table = drifting({Cell(task=task, T=15, b=b): ratio for (task, b), ratio in drifts.items()})
+    assert judged("fig13", "tree_needs_more", table).verdict == verdict
+
+
+@pytest.mark.parametrize(("middle", "verdict"), [(0.4, "holds"), (0.6, "fails"), (0.2, "fails")])
+def test_every_window_and_every_depth_counts_not_the_ends_alone(middle, verdict):
+    table = Table()
+    for b in (12, 50):
+        for window, error in ((5, 0.5), (10, middle if b == 12 else 0.4), (15, 0.3)):
+            table.add(Cell(task=loops.LINEAR, T=window, b=b), "by_examples", [error] * 2, x=[0, 1], seed=0)
+    assert judged("fig12", "linear.window", table).verdict == verdict
+    table = Table()
+    for count, error in ((1, 0.5), (4, middle), (20, 0.3)):
+        cell = Cell(model=UNLOOPED, L=count, shift=shifts.SKEWED)
+        table.add(cell, "by_examples", [error] * 2, x=[0, 1], seed=0)
+    assert judged("fig15", "skewed.deeper_better", table).verdict == verdict
+
+
+@pytest.mark.parametrize(("first_layer", "verdict"), [(0.03, "holds"), (0.05, "fails")])
+def test_figure_8_asks_that_every_layer_is_below_the_control(first_layer, verdict):
+    table = Table()
+    for target in ("X'y", "w_ols"):
+        for model in (LOOPED, UNLOOPED):
+            for kind, errors in ((architectures.PROBE, [first_layer, 0.01]), (architectures.CONTROL, [0.06, 0.04])):
+                table.add(Cell(model=model, target=target, kind=kind), "probe_error", errors, x=[1, 2], seed=0)
+    assert judged("fig8", "control", table).verdict == verdict

@@ -153,7 +153,7 @@ YANG24 = {
     "yang24.fig13.tree.window": plant("is smaller", "by_examples", task="decision tree", b=max, T=min),
     "yang24.fig13.relu.fixed_point": plant("rises", "by_loops", task="2-layer ReLU network", T=max, b=max),
     "yang24.fig13.relu.window": plant("is smaller", "by_examples", task="2-layer ReLU network", b=max, T=min),
-    "yang24.fig13.tree_needs_more": plant("is larger", "by_loops", task="decision tree", T=max, b=max),
+    "yang24.fig13.tree_needs_more": plant("rises", "by_loops", task="decision tree", T=max, b=max),
     "yang24.fig17.no_difference": plant("is larger", "by_examples", kind="with scheduling"),
     "yang24.fig17.tree_gains": plant("is larger", "by_examples", task="decision tree", kind="with scheduling"),
     "yang24.table2.not_below_chance": plant("is smaller", "accuracy", model=LOOPED),

@@ -12,8 +12,6 @@ from studies.planted import by_two_seeds, guarded, holding, readable, verdict, w
 from tasks import tiny_tables, tiny_text
 
 STUDIES = studies()
-AWAITING_A_GUARD = {"gao24.table", "yang24.table2", "yang24.published"}
-"""Studies with trained models that do not yet say when these have learned. Take out what has a guard; add none."""
 
 
 @pytest.fixture(scope="module", params=STUDIES)
@@ -64,8 +62,7 @@ def test_each_claim_holds_fails_as_planted_and_is_undecided_where_seeds_disagree
 
 def test_no_claim_is_judged_by_models_that_have_not_learned(measured):
     study, result, _ = measured
-    trains = "trainings" in result.provenance
-    assert (study.learned is not None) == (trains and study.name not in AWAITING_A_GUARD)
+    assert (study.learned is not None) == ("trainings" in result.provenance)
     if study.learned is None:
         return
     guard = study.learned

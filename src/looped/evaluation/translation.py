@@ -1,4 +1,9 @@
-"""Translations by greedy decoding, and how good they are: cross entropy and BLEU with intervals."""
+"""Translations by greedy decoding, and how good they are: cross entropy and BLEU with intervals.
+
+`rows` names the sentences of a split: all of them, or those of one of its `halves`.
+"""
+
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -14,12 +19,24 @@ CHUNK = 128
 """Sentences in one forward pass."""
 
 
+Rows = slice | Int[Tensor, "pairs"]
+ALL = slice(None)
+
+
+def halves(pairs: int, seed: int) -> tuple[Tensor, Tensor]:
+    """The rows of a split of so many pairs, in two halves at random: one to choose a checkpoint on, one to judge it."""
+    if pairs < 2:
+        raise ValueError(f"a split of {pairs} pairs has no two halves; give at least 2.")
+    rows = torch.randperm(pairs, generator=torch.Generator().manual_seed(seed))
+    return rows[: pairs // 2].sort().values, rows[pairs // 2 :].sort().values
+
+
 @torch.no_grad()
 def cross_entropies(
-    model: LoopedModel, task: Translation, *, n: int, limit: int | None = None
+    model: LoopedModel, task: Translation, *, n: int, rows: Rows = ALL
 ) -> tuple[Float[Tensor, "pairs"], Float[Tensor, "pairs"]]:
     """The summed cross entropy of every English sentence of the split, and its number of tokens."""
-    prompt = task.everything(n, weight_of(model).device).rows(slice(limit))
+    prompt = task.everything(n, weight_of(model).device).rows(rows)
     sums, counts = [], []
     for first in range(0, prompt.places[0], CHUNK):
         part = prompt.rows(slice(first, first + CHUNK))
@@ -27,6 +44,18 @@ def cross_entropies(
         sums.append((task.error(model.predict(part), part) * part.weights).sum(-1).cpu().double())
         counts.append(part.weights.sum(-1).cpu().double())
     return torch.cat(sums), torch.cat(counts)
+
+
+def frequency_cross_entropies(
+    task: Translation, *, n: int, rows: Rows = ALL
+) -> tuple[Float[Tensor, "pairs"], Float[Tensor, "pairs"]]:
+    """The same for answers that read nothing: how often each token is English in the training split, plus one."""
+    training, prompt = replace(task, split="train").everything(n), task.everything(n).rows(rows)
+    assert training.weights is not None
+    assert prompt.weights is not None
+    counts = torch.bincount(training.targets[training.weights > 0], minlength=task.vocabulary).double() + 1
+    surprise, weights = -(counts / counts.sum()).log(), prompt.weights.double()
+    return (surprise[prompt.targets] * weights).sum(-1), weights.sum(-1)
 
 
 def per_token(
@@ -44,12 +73,12 @@ def per_token(
 
 
 @torch.no_grad()
-def translate(model: LoopedModel, task: Translation, *, n: int, limit: int | None = None) -> list[str]:
+def translate(model: LoopedModel, task: Translation, *, n: int, rows: Rows = ALL) -> list[str]:
     """English translations of the split's German sentences by greedy decoding, in batches.
 
     A sentence ends at `</s>`, or after `n` tokens, the German side included.
     """
-    prompt = task.everything(n, weight_of(model).device).rows(slice(limit))
+    prompt = task.everything(n, weight_of(model).device).rows(rows)
     tokenizer, texts = task.tokenizer(), []
     for first in range(0, prompt.places[0], CHUNK):
         tokens = decode(model, prompt.rows(slice(first, first + CHUNK)).tokens)

@@ -7,11 +7,29 @@ Figure 3 is about the loop as printed: with pre(X) injected into every loop, all
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
+
 from looped.evaluation.curves import Curve as EvaluatedCurve
 from looped.papers import gao24
-from looped.papers.gao24.known import known_representation
+from looped.papers.gao24.known import known_representation, without_examples
 from looped.papers.gao24.variants import ALGOFORMER, LOOPED, STANDARD, as_printed, three, with_loops, with_shape
-from looped.studies import Axis, Cell, Curves, Learned, Panels, Study, along, area, best, claim, drift, worst
+from looped.studies import (
+    Axis,
+    Cell,
+    Context,
+    Curves,
+    Learned,
+    Panels,
+    Study,
+    Table,
+    along,
+    area,
+    best,
+    claim,
+    drift,
+    worst,
+)
+from looped.studies.measures import tasks_of
 from looped.studies.study import Cells
 from looped.tasks.task import SequenceTask, Task
 
@@ -46,9 +64,20 @@ BY_LOOPS = Axis(x="loops", y="error at the last pair", log=True)
 
 @dataclass(frozen=True, kw_only=True)
 class PointCurves(Curves):
-    """Error by examples after the trained loops; a chain of thought's is the mean over the steps of each example."""
+    """Error by examples after the trained loops; a chain of thought's is the mean over the steps of each example.
+
+    For every task also `without_examples`: the error at the last example of the best answers that read no example.
+    """
 
     at_own_loops: bool = True
+
+    def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
+        """The best known predictor, and what is known without examples."""
+        super().add_baselines(table, cells, context)
+        for labels, experiment in tasks_of(cells):
+            errors, answers = Table(), without_examples(experiment.task)
+            self.add_errors(errors, labels, self.errors(answers, experiment, dtype=torch.float64), experiment.task)
+            table.add(labels, "without_examples", errors.series[0].value[-1])
 
     def example_curve(self, curve: EvaluatedCurve, task: Task) -> EvaluatedCurve:
         """One place for each example."""
@@ -108,7 +137,7 @@ FIG2 = Study(
     cells=three_models,
     measure=EVALUATION.__getitem__,
     panels=Panels(y="by_examples", axis=BY_EXAMPLES, column="task", colour="model", share_y=False),
-    learned=Learned(),
+    learned=Learned(zero="without_examples"),
     claims=(
         *(does_better(task, ALGOFORMER, other) for task in TASKS for other in (LOOPED, STANDARD)),
         does_better("chain_of_thought", STANDARD, LOOPED),

@@ -88,7 +88,7 @@ FIG5 = Study(
     cells=noisy_linear,
     measure=lambda scale: IterationCurves(**vars(EVALUATION[scale])),
     panels=Panels(y="by_loops", axis=replace(BY_LOOPS, floor=1e-6), column="noise", title="σ = {noise}", colour="T"),
-    learned=Learned(),
+    learned=Learned(zero="without_examples"),
     claims=(
         *ahead_of_both(
             "early_beats",

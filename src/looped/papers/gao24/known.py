@@ -1,6 +1,10 @@
-"""The best known predictors on gao24's tasks: those that know the representation, or the network's form."""
+"""The best predictors on gao24's tasks: with examples, knowing the representation or the network's form; and without.
 
-from collections.abc import Mapping
+A model that is no better than the second has not learned from its examples.
+"""
+
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,6 +30,20 @@ def known_representation(task: Task) -> Mapping[str, Any]:
     if isinstance(task, ChainOfThought):
         return {KNOWN: lambda prompt: _next_layers(task, prompt)}
     return {}
+
+
+def without_examples(task: Task) -> Callable[[Any], Tensor]:
+    """The best answers of somebody who reads the query alone.
+
+        E[s^l | s^(l-1)] = (1 - slope) std |s^(l-1)| / sqrt(2 pi), W_ij ~ N(0, std^2), on chains of thought
+
+    On the other tasks it is 0: A and -A are equally likely.
+    """
+    if not isinstance(task, ChainOfThought):
+        return lambda prompt: torch.zeros_like(prompt.targets if isinstance(prompt, Sequence) else prompt.ys)
+    std = math.sqrt(2 / ((1 + task.slope**2) * task.d))
+    factor = (1 - task.slope) * std / math.sqrt(2 * math.pi)
+    return lambda prompt: (factor * prompt.tokens.norm(dim=-1, keepdim=True)).expand_as(prompt.tokens)
 
 
 def _fit(features: Tensor, labels: Tensor, noise: float) -> Tensor:

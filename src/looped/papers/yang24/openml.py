@@ -5,6 +5,7 @@ functions), the scaler, and which class is called 1 (see `looped.tasks.tables`).
 examples of each prompt; its strength of regularisation is chosen on the nine training tables, never on the tenth.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,9 +22,9 @@ from looped.papers.yang24 import Scale, trainings
 from looped.papers.yang24.trainings import as_published, training
 from looped.papers.yang24.variants import LOOPED, UNLOOPED
 from looped.prompt import Prompt
-from looped.studies import Cell, Context, Published, Study, Table, claim
+from looped.studies import Cell, Context, Learned, Published, Study, Table, claim
 from looped.studies.measures import trained
-from looped.studies.quantities import curve, mean, share
+from looped.studies.quantities import curve, mean, share, worst
 from looped.studies.study import Cells
 from looped.tasks.tables import OPENML, Tables
 
@@ -31,6 +32,9 @@ CHUNK = 256
 """Prompts in one forward pass."""
 LOGISTIC = "logistic regression"
 POLLEN = "871_pollen"
+TUNED_ON = ("803_delta_ailerons", "847_wind")
+"""Tables whose accuracy chose the `cpu` setting (docs/log.md)."""
+CHANCE = 0.5
 PRINTED: Mapping[str, tuple[float, float]] = {
     "720_abalone": (0.662, 0.626),
     "725_bank8FM": (0.504, 0.511),
@@ -94,6 +98,7 @@ class Accuracies:
 
     For every model and table: `accuracy`, and of those that are not looped `behind_looped`, the looped model's
     accuracy minus theirs on the same prompts. For logistic regression also `strength` and, by strength, `tuning`.
+    For every trained model: `least_shortfall`.
     """
 
     prompts: int
@@ -133,6 +138,8 @@ class Accuracies:
                     self.add_mean(table, cell, "behind_looped", right[LOOPED] - values, seed)
             table.add(Cell(model=LOGISTIC, task=name), "strength", strength)
             table.add(Cell(model=LOGISTIC, task=name), "tuning", tuning[name], x=self.strengths)
+        for model in dict.fromkeys(str(cell["model"]) for cell in cells):
+            table.add(Cell(model=model), "least_shortfall", least_shortfall(table, model), seed=self.seed)
         return table
 
     def tuning(self, task: Tables, points: int, tables: Sequence[str], context: Context) -> dict[str, list[float]]:
@@ -220,19 +227,39 @@ def draw(figure: Any, table: Table) -> None:
     finish(figure, columns=3)
 
 
+def least_shortfall(table: Table, model: str) -> float:
+    """How far a model stays behind logistic regression on its best table: 0 is level with it, 1 is chance.
+
+    Tables on which logistic regression is not above chance do not count; infinite where there is no other.
+    """
+    shortfalls = [math.inf]
+    for rival in table.where("accuracy", model=LOGISTIC):
+        [series] = table.where("accuracy", model=model, task=rival.cell["task"])
+        if rival.low is not None and rival.low[0] > CHANCE:
+            shortfalls.append((rival.value[0] - series.value[0]) / (rival.value[0] - CHANCE))
+    return min(shortfalls)
+
+
 accuracy = curve("accuracy", model=LOOPED)
+behind_looped = curve("behind_looped", model=UNLOOPED)
+fresh = [name for name in OPENML if name not in (POLLEN, *TUNED_ON)]
+above_chance, logistic_above_chance = (
+    mean(curve("accuracy", model=model) - CHANCE, over="task", among=fresh) for model in (LOOPED, LOGISTIC)
+)
 TABLE2 = Study(
     name="yang24.table2",
     title="Accuracy in context on an OpenML table that was left out of training",
     cells=left_out,
     measure=lambda scale: MEASURES[scale],
     panels=draw,
+    # three of the claims hold for a model that is at chance everywhere
+    learned=Learned(of="least_shortfall", best=0.0),
     claims=(
         claim(
             "not_below_chance",
             "In context on a table left out of training, no accuracy is below chance (our check: Table 2 prints 0.40 "
             "for delta_ailerons, which flipping label codes at random rules out).",
-            share(accuracy < 0.5, over="task") <= 0,
+            share(accuracy < CHANCE, over="task") <= 0,
             published=[
                 Published(what=name, number=f"{looped:g}", ours=curve("accuracy", model=LOOPED, task=name))
                 for name, (looped, _) in PRINTED.items()
@@ -241,17 +268,20 @@ TABLE2 = Study(
         claim(
             "learns",
             "Trained on nine tables, the looped decoder learns the tenth in context (App. G).",
-            share(accuracy > 0.5, over="task") >= 0.6,
+            above_chance / logistic_above_chance >= 0.5,
+            remark="learned means halfway from chance to logistic regression, on the mean of seven tables: without "
+            "pollen, which nobody can learn, and without the two on which the cpu setting was chosen",
+            beside={"tables above chance, of ten": 10 * share(accuracy > CHANCE, over="task")},
         ),
         claim(
             "pollen_is_noise",
             "Pollen's label is its row number, so nothing can be learned there (Table 2: 0.51).",
-            abs(curve("accuracy", model=LOOPED, task=POLLEN) - 0.5) <= 0.05,
+            abs(curve("accuracy", model=LOOPED, task=POLLEN) - CHANCE) <= 0.05,
         ),
         claim(
             "comparable",
             "The looped transformer is comparable to the standard one, and in some cases better (App. G).",
-            mean(curve("behind_looped", model=UNLOOPED), over="task") >= -0.02,
+            (mean(behind_looped, over="task") >= -0.02) & (worst(behind_looped, over="task") > 0),
         ),
     ),
 )

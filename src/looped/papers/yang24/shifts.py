@@ -19,7 +19,7 @@ from looped.papers.yang24.variants import LEAST_SQUARES, LOOPED, SHORT, TWO_SEED
 from looped.studies import Cell, Context, Curves, Learned, Panels, Study, Table, claim
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
-from looped.studies.quantities import area, best, curve, mean, within_factor
+from looped.studies.quantities import along, area, best, curve, mean, within_factor
 from looped.studies.study import Cells
 from looped.tasks import shifts
 from looped.tasks.shifts import Shift
@@ -111,8 +111,8 @@ def depth_helps(shift: str, name: str) -> tuple[Claim, Claim]:
     return (
         claim(
             f"{name}.deeper_better",
-            f"For the standard transformer a larger L is better (Appendix D, Figure 15); {shift}.",
-            area(model=UNLOOPED, shift=shift, L=max) / area(model=UNLOOPED, shift=shift, L=min) <= 1,
+            f"For the standard transformer every larger L is better (Appendix D, Figure 15); {shift}.",
+            along(area(model=UNLOOPED, shift=shift), over="L").successive().largest() < 1,
         ),
         claim(
             f"{name}.looped_matches",

@@ -1,5 +1,6 @@
 """What yang24's figures share: names, how models are evaluated at each scale, and experiments with other loops."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -8,7 +9,8 @@ from looped.evaluation.errors import Baseline
 from looped.experiment import Experiment
 from looped.functional.schedules import Staircase
 from looped.papers.yang24.trainings import training
-from looped.studies import Curves
+from looped.studies import Cell, Curves, Learned, Table
+from looped.studies.expressions import Derived, Quantity, bracketed
 from looped.tasks.task import Task
 from looped.tasks.trees import DecisionTree
 
@@ -16,10 +18,14 @@ C = TypeVar("C", bound=Curves)
 LOOPED, UNLOOPED = "looped transformer", "transformer"
 """The two models that most figures compare."""
 LEAST_SQUARES = "least squares"
+BEFORE_DRIFT = Learned(of="by_loops", at="trained_loops", best=0.0)
+"""Models are held to their error at the trained loops where claims are about what becomes of it beyond them."""
 FLAT = 1.5
 """Error far past the trained loops over the error at them that still counts as a fixed point."""
 MATCHES = 0.05
 """Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
+PRINTED_MATCH = 7.8e-4 / 4.8e-4
+"""Looped over 12-layer error in the authors' logs (linear regression, k = 40), of which the paper says "matches"."""
 EVALUATION = {
     "smoke": Curves(prompts=16, loops=8),
     "cpu": Curves(seeds=(3, 4, 5), prompts=512, loops=64),
@@ -42,6 +48,21 @@ class ClassCurves(Curves):
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""
         return self.tree_loops if isinstance(experiment.task, DecisionTree) else super().far(experiment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedSomewhere(Learned):
+    """Any model of the study may have learned, also one that the claim does not read; none is worse than zero."""
+
+    def obstacle(self, table: Table, cells: Collection[Cell]) -> str:
+        """Why the study's models cannot be judged; empty where they can."""
+        return super().obstacle(table, table.cells())
+
+
+def second_half(inner: Quantity) -> Quantity:
+    """The quantity from the middle of its axis on: with k = 2d examples, from d on."""
+    words = f"second half of {bracketed(inner)}"
+    return Derived(words, (inner,), lambda readings: dict(list(readings.items())[len(readings) // 2 :]))
 
 
 def evaluation(scale: str, kind: type[C], **fields: Any) -> C:

@@ -1,6 +1,6 @@
 """Models trained as families, and their losses by depth or by the width of test windows, beside the best weights'."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,9 +10,10 @@ from looped.config import encode
 from looped.functional.quadrature import Nodes, best_rate, best_rates, loss_of, product
 from looped.functional.streams import stream
 from looped.models.fast_losses.restricted_loss import Scores
-from looped.papers.gatmiry24.covariances import Covariance
+from looped.papers.gatmiry24.covariances import Covariance, scores
 from looped.papers.gatmiry24.training import Kind, Member, Training, Windows
-from looped.studies import Axis, Cell, Context, Table
+from looped.studies import Axis, Cell, Context, Learned, Table
+from looped.studies.table import X
 
 
 def log_loss(x: str, y: str = "test loss (predicting zero = 1)", *, places: bool = True) -> Axis:
@@ -84,14 +85,47 @@ class LossCurves:
     def add_references(self, table: Table, cells: Mapping[Cell, Models]) -> None:
         """The losses of the best weights with A_t = a_t I, layer by layer or shared."""
         for cell, models in cells.items():
-            deepest = max(models.depths)
-            nodes = 2 * deepest if self.halves is None else deepest + 1
-            spectrum = models.covariance.spectrum(2 * deepest)
+            nodes = max(models.depths) + 1
+            spectrum = models.covariance.spectrum(nodes)
             tested = [product(models.windows.nodes(nodes, half), spectrum) for half in self.halves or (None,)]
             trained = product(models.windows.nodes(nodes), spectrum)
             rates = [best_weights(models.kind, depth, trained) for depth in models.depths]
             best = [loss_of(weights, eigenvalues) for weights in rates for eigenvalues in tested]
             table.add({**cell, "model": f"best {models.kind}"}, "loss", best, x=self.halves or models.depths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearBest(Learned):
+    """A claim is judged where all models that it reads, of every seed, lose little more than the best weights.
+
+    With `at=None` every place of a curve is a model of its own.
+    """
+
+    factor: float = 1.3
+    """The largest loss, in units of that of the best weights of the same kind."""
+    nothing: float = 1e-8
+    """A loss that counts as zero, where the best weights have less."""
+
+    def obstacle(self, table: Table, cells: Collection[Cell]) -> str:
+        """The first model that is too far from the best weights; empty where none is."""
+        for series in table.where(self.of):
+            if series.seed is not None and series.cell in cells:
+                allowed = self._allowed(table, series.cell)
+                for place, loss in zip(series.x, series.value, strict=True):
+                    if place in allowed and not loss <= allowed[place]:
+                        return f"not trained to its best: {series.cell}, seed {series.seed}, at {place}: {loss:.3g}"
+        return ""
+
+    def needed(self, table: Table, cell: Cell) -> float:
+        """The largest loss that is allowed at all places."""
+        return min(self._allowed(table, cell).values())
+
+    def _allowed(self, table: Table, cell: Cell) -> dict[X, float]:
+        """The largest loss of a trained model by place."""
+        [best] = table.where(self.of, **{**cell, "model": f"best {cell['model']}"})
+        places = dict(zip(best.x, best.value, strict=True))
+        places = places if self.at is None else {self.at: places[self.at]}
+        return {place: max(self.factor * loss, self.nothing) for place, loss in places.items()}
 
 
 def best_weights(kind: Kind, depth: int, nodes: Nodes) -> Tensor:
@@ -107,12 +141,16 @@ def train(shared: Models, members: Sequence[Member], context: Context) -> Scores
     shape = (1 if shared.kind == "looped" else layers, covariance.d, covariance.d)
     # named by its seed alone, a member starts alike in every family
     generators = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
-    first = [training.std * torch.randn(*shape, generator=seed, dtype=torch.float64) for seed in generators]
+    first = [training.first_weights(shape, seed) for seed in generators]
+    start = {} if training.start is None else {"start": training.start}
     family = training.train(
-        {"score": torch.stack(first).to(context.device, covariance.dtype)},
+        {
+            name: torch.stack([weights[name] for weights in first]).to(context.device, covariance.dtype)
+            for name in first[0]
+        },
         **covariance.objective(members, context.device)._asdict(),
         kind=shared.kind,
-        identity={"covariance": encode(covariance), "members": encode(members), "std": training.std},
+        identity={"covariance": encode(covariance), "members": encode(members), "std": training.std, **start},
         context=context,
     )
-    return family["score"]
+    return scores(family)

@@ -1,6 +1,6 @@
 """Where a prompt's sample covariance XX'/n comes from: what models are trained on, and how they are tested."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
@@ -179,7 +179,7 @@ class Sampled:
 Covariance = Exact | Sampled
 
 
-def scores(family: Mapping[str, Tensor]) -> fast.Scores:
+def scores(family: Any) -> fast.Scores:
     """A of every layer; with gains u it is exp(u) times what is trained beside them."""
     return family["gain"].exp()[..., None, None] * family["score"] if "gain" in family else family["score"]
 

@@ -142,7 +142,7 @@ def train(shared: Models, members: Sequence[Member], context: Context) -> Scores
     # named by its seed alone, a member starts alike in every family
     generators = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
     first = [training.first_weights(shape, seed) for seed in generators]
-    start = {} if training.start is None else {"start": training.start}
+    start = {} if training.start is None else {"start": training.start, "spread": training.spread}
     family = training.train(
         {
             name: torch.stack([weights[name] for weights in first]).to(context.device, covariance.dtype)

@@ -1,19 +1,22 @@
 """`looped list figures` and `looped list claims`: what each claims, and what has been run."""
 
 import json
+import re
 
 import pytest
 
 from looped.files import write_json
 from looped.reproduce import studies
 
-NUMBERS = {"value": 1.0, "low": 0.5, "high": 1.5, "asked": "below 2", "note": "a preview; more"}
+NUMBERS = {"value": 1.0, "low": 0.5, "high": 1.5, "seeds": 3, "bound": 2.0, "asked": "below 2"}
+NOTE = "a model predicts worse than zero: that one; more"
 
 
 def result(name, *verdicts):
     """The content of a result file with the verdicts on the study's first claims."""
     claims = zip(studies()[name].claims, verdicts, strict=False)
-    return {"claims": [{"id": f"{name}.{claim.name}", "verdict": verdict, **NUMBERS} for claim, verdict in claims]}
+    numbers = {**NUMBERS, "note": NOTE}
+    return {"claims": [{"id": f"{name}.{claim.name}", "verdict": verdict, **numbers} for claim, verdict in claims]}
 
 
 @pytest.fixture
@@ -52,11 +55,39 @@ def test_results_here_come_before_those_of_looped_and_hide_no_others(listed, tmp
         folder.mkdir()
         write_json(folder / "yang24.fig2.paper.json", result("yang24.fig2", verdict))
     write_json(own / "yang24.fig3.paper.json", result("yang24.fig3", "not judged"))
-    lines = listed("claims")
+    claims = listed("claims")
     first, second = (f"{name}.{studies()[name].claims[0].name}" for name in ("yang24.fig2", "yang24.fig3"))
-    assert lines[first].startswith("fails: 1 [0.5, 1.5], asked: below 2. ")
-    assert lines[second].startswith("not judged (a preview). ")
-    assert {line.partition(". ")[0] for name, line in lines.items() if name not in (first, second)} == {"not run"}
+    assert claims[first]["verdict"] == "fails"
+    assert claims[second]["verdict"] == "not judged"
+    assert {claim["verdict"] for name, claim in claims.items() if name not in (first, second)} == {"not run"}
+
+
+def test_a_claim_is_a_line_with_verdict_value_interval_bound_and_scale_and_the_counts_come_last(call, tmp_path):
+    for name, verdict in (("yang24.fig2", "fails"), ("yang24.fig3", "not judged")):
+        write_json(tmp_path / f"{name}.paper.json", result(name, verdict))
+    code, out, error = call("list", "claims", "--results", tmp_path)
+    assert (code, error) == (0, "")
+    _, *lines, counts = out.splitlines()
+    total = sum(len(study.claims) for study in studies().values())
+    assert len(lines) == total
+    assert counts == f"{total} claims: 1 fails, 1 not judged, {total - 2} not run"
+    cells = {line.split()[0]: re.split(r"\s{2,}", line.strip())[1:] for line in lines}
+    first, second = studies()["yang24.fig2"].claims[0], studies()["yang24.fig3"].claims[0]
+    asked = first.check.conditions[0].asked
+    assert cells[f"yang24.fig2.{first.name}"] == ["fails", "1 [0.5, 1.5]", asked, "paper"]
+    assert cells[f"yang24.fig3.{second.name}"][-1] == "a model predicts worse than zero"
+    data = json.loads(call("list", "claims", "--results", tmp_path, "--json")[1])
+    assert data["verdicts"] == {"holds": 0, "fails": 1, "undecided": 0, "not judged": 1, "not run": total - 2}
+    facts = data["claims"][f"yang24.fig2.{first.name}"]
+    assert {
+        **NUMBERS,
+        "note": NOTE,
+        "verdict": "fails",
+        "study": "yang24.fig2",
+        "scale": "paper",
+    }.items() <= facts.items()
+    assert facts["statement"] == first.statement
+    assert len(call("list", "claims", "--results", tmp_path, "--quiet")[1].split()) == total + 1
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"claims": [{"verdict": "holds"}]}', '{"claims": 3}'])

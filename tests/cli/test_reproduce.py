@@ -9,6 +9,7 @@ import pytest
 
 from looped.cli.reproduce import KEYS
 from looped.reproduce import kept_results
+from looped.studies.study import training_facts
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 FILE = "chen24.fig1.smoke.json"
@@ -107,12 +108,42 @@ def test_the_results_of_this_repository_are_of_todays_settings_and_judged_as_the
     assert {path.stem for path in (RESULTS / "figures").iterdir()} == {path.stem for path in RESULTS.glob("*.json")}
 
 
+def test_the_results_of_this_repository_say_who_measured_and_who_trained():
+    """Seconds, seeds and commit of the measurement; one that took no time says where its models were trained."""
+    for result in kept_results(RESULTS):
+        origin = result.provenance
+        assert origin["commit"], result.path
+        assert origin["seeds"] == result.table.seeds(), result.path
+        if "trainings" in origin:
+            assert origin["training_seconds"] > 0, result.path
+            assert origin["training_commits"], result.path
+        elif result.study.learned is not None and origin["seconds"] < 1:
+            assert origin["trained_by"]["seconds"] > 1, result.path
+            assert {"result", "command", "commit", "device"} <= origin["trained_by"].keys(), result.path
+
+
+def test_trainings_count_once_and_for_their_part_of_a_batch():
+    whole = {"run": "a", "commit": "abc", "train_seconds": 8.0}
+    parts = [{"run": run, "commit": "def", "train_seconds": 6.0, "models_in_one_batch": 3} for run in "bc"]
+    resumed = {"run": "d", "commit": "def", "earlier_commits": ["123"], "train_seconds": None}
+    facts = training_facts([whole, *parts, resumed])
+    assert facts["training_seconds"] == 8 + 6 * 2 / 3
+    assert facts["training_commits"] == ["abc", "def", "123"]
+    assert training_facts([]) == {}
+
+
 def test_a_result_says_where_its_models_were_trained(call, tmp_path):
     out, page = tmp_path / "results", tmp_path / "page.html"
     ask = ("reproduce", "yang24.fig2", "--scale", "smoke", "--device", "cpu", "--runs", tmp_path / "runs", "--out", out)
     assert call(*ask, "--quiet")[0] == 0
-    used = json.loads((out / "yang24.fig2.smoke.json").read_text())["provenance"]["trainings"]
+    origin = json.loads((out / "yang24.fig2.smoke.json").read_text())["provenance"]
+    used = origin["trainings"]
     assert {training["run"] for training in used} == {path.name for path in (tmp_path / "runs").iterdir()}
+    # who measures again, with the trainings there, names them and their seconds all the same
+    assert call(*ask, "--quiet", "--again")[0] == 0
+    again = json.loads((out / "yang24.fig2.smoke.json").read_text())["provenance"]
+    assert {**again, "command": "", "seconds": 0} == {**origin, "command": "", "seconds": 0}
+    assert again["training_seconds"] == pytest.approx(sum(training["train_seconds"] for training in used), abs=0.01)
     assert all(training["device"] and training["train_seconds"] > 0 for training in used)
     assert call("report", "--results", out, "--out", page)[0] == 0
     assert f"{len(used)} models trained on {used[0]['device']}, commit {used[0]['commit']}" in page.read_text()

@@ -1,10 +1,14 @@
 """Quantities against numbers worked out by hand, and verdicts by intervals."""
 
+import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from looped.evaluation.bootstrap import resampled_means
 from looped.studies import (
     Cell,
     Learned,
@@ -92,6 +96,33 @@ def test_a_lone_interval_goes_through_arithmetic(table):
     assert ratio.basis == "one seed, 90% interval over prompts"
 
 
+def test_models_of_the_same_prompts_have_a_paired_interval():
+    """Against a bootstrap of the quantity itself; ends that are combined at their worst are far wider."""
+    errors = np.random.default_rng(0).lognormal(size=(64, 3)) @ np.array([[1.0, 1.0], [0.5, 0.6], [0.3, 0.2]])
+    table, places = Table(), [1, 2]
+    for name, values in (("first", errors), ("second", errors + 0.1 * errors**2)):
+        means = resampled_means(torch.tensor(values), resamples=200, seed=1)
+        low, high = np.quantile(means.numpy(), [0.05, 0.95], axis=0).tolist()
+        numbers = {"low": low, "high": high, "draws": means.T.tolist()}
+        table.add(Cell(model=name), "by_examples", values.mean(0).tolist(), x=places, seed=0, **numbers)
+    table = Table.from_data(json.loads(json.dumps(table.to_data())))
+    first, second = (curve(model=name) for name in ("first", "second"))
+    rows = np.random.default_rng(1).integers(64, size=(4000, 64))
+    resampled, other = errors[rows].mean(1), (errors + 0.1 * errors**2)[rows].mean(1)
+    for quantity, draws in (
+        (first.mean() / second.mean(), resampled.mean(1) / other.mean(1)),
+        (gap(second, first), (other - resampled).max(1)),
+        (abs(first.last() - second.last()), np.abs(resampled - other)[:, 1]),
+    ):
+        value, (low, high) = quantity.value(table), np.quantile(draws, [0.05, 0.95])
+        assert (value.low, value.high) == pytest.approx((low, high), abs=0.3 * (high - low))
+        unpaired = quantity.value(Table(replace(series, draws=None) for series in table))
+        assert unpaired.high - unpaired.low > 2 * (value.high - value.low)
+    # a place that is read off a curve has the spread of the curve
+    reached = loops_to(float(errors[:, 1].mean()), "by_examples", model="first").value(table)
+    assert (reached.low, reached.high) == (1, math.inf)
+
+
 def test_labels_become_axes(table):
     assert seeds(worst(last(), over="b", among=(12, 20)), table) == pytest.approx([0.4, 0.3])
     assert seeds(best(last(), over="b"), table) == pytest.approx([0.1, 0.2])
@@ -162,6 +193,31 @@ def test_models_that_have_not_learned_are_not_judged(table):
     assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
     assert verdict(at(1, b=50) <= 1, table, learned=Learned(best=0.3)).verdict == "holds"
     assert "has error 0.9, needed 0.65" in verdict(at(1, b=50) <= 1, table, learned=Learned(at=1)).note
+
+
+def test_a_model_worse_than_zero_takes_the_verdict_from_claims_that_read_it(table):
+    """Of whichever seed; claims about other cells keep theirs, and so does one about a control."""
+    for seed, error in enumerate((0.2, 1.1)):
+        table.add(Cell(b=50, T=5), "by_examples", [1.0, 0.9, error], x=[0, 1, 2], seed=seed)
+    judged = verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned())
+    assert judged.verdict == "not judged"
+    assert judged.note.startswith("a model predicts worse than zero: b = 50, T = 5, seed 1: 1.1, zero 1;")
+    assert verdict(worst(last(), over="b", among=(12, 50)) <= 9, table, learned=Learned()).verdict == "not judged"
+    assert verdict(at(1, b=12) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
+    assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned(zero=1.2)).verdict == "holds"
+    assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned(controls={"b": 50})).verdict == "holds"
+
+
+def test_models_may_be_held_to_the_trained_loops_or_at_every_place(table):
+    table.add(Cell(b=3, T=1), "by_loops", [0.9, 0.1, 5.0], x=[1, 3, 100], seed=0)
+    table.add(Cell(b=3, T=1), "trained_loops", 3, seed=0)
+    diverges = last("by_loops", b=3) >= 2
+    assert verdict(diverges, table, learned=Learned(of="by_loops")).verdict == "not judged"
+    assert verdict(diverges, table, learned=Learned(of="by_loops", at="trained_loops")).verdict == "holds"
+    table.add(Cell(h="exp"), "loss", [0.5, 2.0, 0.1], x=[1, 2, 3], seed=0)
+    small = last("loss", h="exp") <= 0.2
+    assert verdict(small, table, learned=Learned(of="loss")).verdict == "holds"
+    assert verdict(small, table, learned=Learned(of="loss", every_place=True)).verdict == "not judged"
 
 
 def test_texts_are_made_from_the_expression(table):

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,12 +23,18 @@ from looped.keeping import summary
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
 from looped.reproduce import studies
+from looped.studies.claims import Claim
 from looped.tasks.shifts import shifts_by_name
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
 from looped.training.kept import kept_models, own_results
 
-CLAIM_FIELDS = ("verdict", "value", "low", "high", "asked", "note")
+CLAIM_FIELDS = ("verdict", "value", "low", "high", "bound", "seeds", "asked", "note")
+NOT_RUN = {"verdict": "not run", **dict.fromkeys(("value", "low", "high")), "seeds": 0, "note": ""}
+CLAIM_COLUMNS = 6
+"""Columns of a claim's line: its name, and `claim_columns`."""
+VERDICTS = ("holds", "fails", "undecided", "not judged", "not run")
+"""Every verdict of a claim, in the order in which they are counted."""
 
 
 def list_all(
@@ -42,7 +49,9 @@ def list_all(
 
     Models are the kept ones, which every command takes by name; --json prints their numbers as fields.
     A figure's line also says how many claims it checks, and at which scales there is a result, with how many of them
-    hold; a claim's line says whether it holds, fails, is undecided or was not run, at the scale that is judged.
+    hold. A claim's line has the verdict at the scale that is judged (holds, fails, undecided, not judged, not run), the
+    value with its interval, what is asked of it, the scale, and why there is no verdict; the counts come last, and
+    --json has the sentence of the paper too.
     Without --results, those of the folder `results` here come before those kept with looped.
 
     Example: `looped list recipes`
@@ -63,14 +72,23 @@ def list_all(
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
     shown = {title: make() for title, make in known.items() if kind in (None, title)}
-    tables = []
+    columns = {"models": lambda facts: (model_line(facts),), "claims": claim_columns}
+    tables: list[Table | str] = []
     for title, entries in shown.items():
         rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for name, line in entries.items():
-            rows.add_row(name, "" if quiet else escape(line if isinstance(line, str) else model_line(line)))
+        for _ in range(CLAIM_COLUMNS if title == "claims" and not quiet else 0):
+            rows.add_column(no_wrap=True)
+        for name, facts in entries.items():
+            texts = () if quiet else columns.get(title, lambda line: (line,))(facts)
+            rows.add_row(name, *map(escape, texts))
         if not entries:
             rows.add_row("" if quiet else "none yet: `looped keep` makes one")
         tables.append(rows)
+    if "claims" in shown:
+        verdicts = Counter(claim["verdict"] for claim in shown["claims"].values())
+        shown["verdicts"] = {verdict: verdicts[verdict] for verdict in VERDICTS}
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in shown["verdicts"].items() if count)
+        tables += [] if quiet else [f"{len(shown['claims'])} claims: {counts}"]
     show(shown, *tables, json=json, quiet=False)
 
 
@@ -105,25 +123,32 @@ def _figures(folders: list[Path]) -> dict[str, str]:
     return lines
 
 
-def _claims(folders: list[Path]) -> dict[str, str]:
-    """The verdict on each claim at its judged scale, with value, interval and what was asked."""
-    lines = {}
+def _claims(folders: list[Path]) -> dict[str, dict[str, Any]]:
+    """Each claim at its judged scale: verdict, value, interval, what is asked of it, and why there is no verdict."""
+    facts = {}
     for name, study in studies().items():
         _, claims = _result(folders, name, study.judged) or (None, {})
         for claim in study.claims:
-            judged = claims.get(f"{name}.{claim.name}")
-            lines[f"{name}.{claim.name}"] = f"{_verdict(judged)}. {claim.statement}"
-    return lines
+            about = {"study": name, "scale": study.judged, "statement": claim.statement, "bounds": _bounds(claim)}
+            asked = {"bound": float(claim.check.conditions[0].bound), "asked": str(claim.check)}
+            facts[f"{name}.{claim.name}"] = about | claims.get(f"{name}.{claim.name}", NOT_RUN | asked)
+    return facts
 
 
-def _verdict(judged: dict[str, Any] | None) -> str:
-    """`holds: 1.06 [0.97, 1.21], asked: ...`, or why there is none."""
-    if judged is None:
-        return "not run"
-    if judged["verdict"] == "not judged":
-        return f"not judged ({judged['note'].partition(';')[0]})"
-    value = interval(judged["value"], judged["low"], judged["high"])
-    return f"{judged['verdict']}: {value}, asked: {judged['asked']}"
+def _bounds(claim: Claim) -> str:
+    """What is asked of the value: "at most 2 and at least 0.5"; and how many further values must meet a bound."""
+    first, *_ = conditions = claim.check.conditions
+    asked = [condition.asked for condition in conditions if condition.quantity is first.quantity]
+    others = len(conditions) - len(asked)
+    return " and ".join(asked) + (f", and {others} more" if others else "")
+
+
+def claim_columns(claim: dict[str, Any]) -> tuple[str, ...]:
+    """Verdict, value with its interval, what is asked, scale, and the reason where there is no verdict."""
+    measured = claim["value"] is not None
+    value = interval(claim["value"], claim["low"], claim["high"]) if measured else "-"
+    reason = claim["note"].partition("; ")[0].partition(": ")[0] if claim["verdict"] == "not judged" else ""
+    return claim["verdict"], value, claim["bounds"], claim["scale"], reason
 
 
 def _result(folders: list[Path], name: str, scale: str) -> tuple[Any, dict[str, dict[str, Any]]] | None:

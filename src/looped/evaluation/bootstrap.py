@@ -18,18 +18,25 @@ class Interval(NamedTuple):
 def bootstrap(
     values: Float[Tensor, "batch *curve"], *, level: float = 0.9, resamples: int = 1000, seed: int = 0
 ) -> Interval:
-    """Mean over prompts with a percentile interval over resampled prompts (yang24: 90%, 1000 resamples).
+    """Mean over prompts with a percentile interval over resampled prompts (yang24: 90%, 1000 resamples)."""
+    if not 0 < level < 1:
+        raise ValueError(f"`level` must be between 0 and 1; got {level}. A 90% interval has level 0.9.")
+    means = resampled_means(values, resamples=resamples, seed=seed)
+    tail = (1 - level) / 2
+    low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
+    mean = values.detach().cpu().double().mean(0)
+    return Interval(mean, low.view(mean.shape), high.view(mean.shape))
+
+
+def resampled_means(
+    values: Float[Tensor, "batch *curve"], *, resamples: int, seed: int
+) -> Float[Tensor, "resamples _"]:
+    """Means over resampled prompts: the same resamples for everything that has as many prompts and the same seed.
 
     A resample is a vector of counts, so that all of them are one matrix product.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"`level` must be between 0 and 1; got {level}. A 90% interval has level 0.9.")
     count = len(values)
     generator = torch.Generator().manual_seed(seed)
     draws = torch.randint(count, (resamples, count), generator=generator)
     counts = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(1, draws, torch.ones_like(draws).double())
-    flat = values.detach().cpu().double().reshape(count, -1)
-    means = counts @ flat / count
-    tail = (1 - level) / 2
-    low, high = torch.quantile(means, torch.tensor([tail, 1 - tail], dtype=torch.float64), dim=0)
-    return Interval(*(part.view(values.shape[1:]) for part in (flat.mean(0), low, high)))
+    return counts @ values.detach().cpu().double().reshape(count, -1) / count

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from looped.studies.table import Cell, Table, text
 from looped.studies.values import Value
 
 if TYPE_CHECKING:
     from looped.studies.expressions import Curve, Quantity
+
+Decided = Literal["holds", "fails", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Condition:
         compare = {"at most": operator.le, "at least": operator.ge, "below": operator.lt, "above": operator.gt}
         return math.isfinite(number) and compare[self.relation](number, self.bound)
 
-    def verdict(self, value: Value) -> str:
+    def verdict(self, value: Value) -> Decided:
         """By the whole interval: holds, fails, or undecided where the interval straddles the bound."""
         ends = [self.holds(value.low), self.holds(value.high), *map(self.holds, value.by_seed)]
         return "holds" if all(ends) else "undecided" if any(ends) else "fails"
@@ -50,6 +52,15 @@ class Check:
 
     def __and__(self, other: Check) -> Check:
         return Check((*self.conditions, *other.conditions))
+
+    def values(self, table: Table) -> list[Value]:
+        """The value of every condition's quantity."""
+        return [condition.quantity.value(table) for condition in self.conditions]
+
+    def verdict(self, values: Sequence[Value]) -> Decided:
+        """By the values of its conditions: fails where one fails, holds where all hold."""
+        verdicts = [condition.verdict(value) for condition, value in zip(self.conditions, values, strict=True)]
+        return "fails" if "fails" in verdicts else "undecided" if "undecided" in verdicts else "holds"
 
     def leaves(self) -> Iterator[Curve]:
         """Every leaf that it reads."""

@@ -112,13 +112,13 @@ class Learned:
         if self.controls:
             by_cell = {cell: runs for cell, runs in by_cell.items() if not self.controls.items() <= cell.items()}
         for cell, runs in by_cell.items():
-            zero = self._number(table, cell, self.zero)
+            zero = self.zero_error(table, cell)
             for series in runs:
                 error = max(series.value) if self.every_place else self._error(table, series)
                 if not error <= zero:
                     return f"a model predicts worse than zero: {cell}, seed {series.seed}: {error:.3g}, zero {zero:.3g}"
         trained = [
-            (fmean(self._error(table, series) for series in runs), self._needed(table, cell), cell)
+            (fmean(self._error(table, series) for series in runs), self.needed(table, cell), cell)
             for cell, runs in by_cell.items()
         ]
         if not trained or any(error <= needed for error, needed, _ in trained):
@@ -126,9 +126,13 @@ class Learned:
         error, needed, nearest = min(trained, key=lambda entry: entry[0] - entry[1])
         return f"no model has learned: the best ({nearest}) has error {error:.3g}, needed {needed:.3g}"
 
-    def _needed(self, table: Table, cell: Cell) -> float:
+    def zero_error(self, table: Table, cell: Cell) -> float:
+        """The error of predicting zero."""
+        return self._number(table, cell, self.zero)
+
+    def needed(self, table: Table, cell: Cell) -> float:
         """The largest error of a model that has learned."""
-        zero = self._number(table, cell, self.zero)
+        zero = self.zero_error(table, cell)
         if self.best is not None:
             return (zero + self._number(table, cell, self.best)) / 2
         baselines = [series for series in table.where(self.of) if series.seed is None and series.x]
@@ -152,17 +156,14 @@ def judge(claim: Claim, table: Table, *, study: str, scale: str, preview: bool, 
     """The verdict on a claim, by the interval of what was measured; a preview gives the number alone."""
     conditions, values, notes = claim.check.conditions, [], []
     try:
-        values = [condition.quantity.value(table) for condition in conditions]
+        values = claim.check.values(table)
         for condition, value in zip(conditions, values, strict=True):
             notes += [f"{condition.quantity}, {value.basis}: {value}", *condition.quantity.details(table)]
         why = "" if learned is None else learned.obstacle(table, claim.check.cells(table))
         why = f"a preview at {scale} scale" if preview else why
     except NotMeasured as error:
         values, why = [], f"not measured at {scale} scale: {error}"
-    verdict: Verdict = "not judged"
-    if values and not why:
-        verdicts = [condition.verdict(value) for condition, value in zip(conditions, values, strict=True)]
-        verdict = "fails" if "fails" in verdicts else "undecided" if "undecided" in verdicts else "holds"
+    verdict: Verdict = claim.check.verdict(values) if values and not why else "not judged"
     notes += [f"{what}: {_shown(further, table)}" for what, further in claim.beside.items()]
     notes += [f"{entry.what}: published {entry.number}, here {_shown(entry.ours, table)}" for entry in claim.published]
     numbers = (values[0].mean, values[0].low, values[0].high) if values else (math.inf,) * 3

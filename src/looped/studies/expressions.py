@@ -187,14 +187,19 @@ class Curve(Quantity):
     labels: Labels = field(default_factory=dict)
     """Labels of the cell."""
 
-    def cell(self, table: Table, bound: Labels = ANY) -> Cell:
-        """The one cell that has these labels, and the bound ones as far as it has them."""
+    def matches(self, table: Table) -> list[Cell]:
+        """The cells that have these labels."""
         cells = list(dict.fromkeys(series.cell for series in table if series.quantity == self.of))
         for name, wanted in self.labels.items():
             cells = [cell for cell in cells if name in cell]
             if cells and wanted in (min, max):
                 wanted = wanted(cell[name] for cell in cells)
             cells = [cell for cell in cells if cell[name] == wanted]
+        return cells
+
+    def cell(self, table: Table, bound: Labels = ANY) -> Cell:
+        """The one cell that has these labels, and the bound ones as far as it has them."""
+        cells = self.matches(table)
         for name, wanted in bound.items():
             if name not in self.labels:
                 # a baseline that lacks the label goes with all its values, unless a cell has just this one
@@ -234,8 +239,9 @@ class Curve(Quantity):
 
 def _over_runs(runs: Sequence[Series], index: int) -> Value:
     low, high = (None if ends is None else ends[index] for ends in (runs[0].low, runs[0].high))
+    draws = () if runs[0].draws is None else runs[0].draws[index]
     seeds = sum(series.seed is not None for series in runs)
-    return seeded([series.value[index] for series in runs], low, high, seeds=seeds)
+    return seeded([series.value[index] for series in runs], low, high, seeds=seeds, draws=draws)
 
 
 @dataclass(frozen=True, eq=False)

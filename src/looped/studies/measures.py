@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from looped.evaluation.bootstrap import resampled_means
 from looped.evaluation.curves import Curve as EvaluatedCurve
-from looped.evaluation.curves import evaluate
 from looped.evaluation.errors import Baseline, Errors, measure_errors
 from looped.experiment import Experiment
 from looped.models.base import LoopedModel
@@ -19,6 +21,8 @@ from looped.training.run import Run
 
 TRAINING_SHARE = 0.9
 """Share of a study's progress bar that training takes."""
+RESAMPLES = 200
+"""Resamples of the prompts that the table keeps: 1.6 kB for each place of a curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +67,13 @@ class Curves:
     def add_model(self, table: Table, cell: Cell, seed: int, experiment: Experiment, model: LoopedModel) -> None:
         """One model's curves and sizes."""
         far, most_trained = self.far(experiment), trained_loops(experiment)
-        evaluation = evaluate(
-            model,
-            experiment.task,
-            points=experiment.train.points,
-            loops=experiment.model.loops if self.at_own_loops else far,
-            max_loops=far,
-            prompts=self.prompts,
-            seed=self.prompt_seed,
-            level=self.level,
-            baselines={},
-        )
-        add_curve(table, cell, "by_examples", self.example_curve(evaluation.by_examples[0], experiment.task), seed=seed)
-        add_curve(table, cell, "by_loops", evaluation.by_loops, seed=seed, places=shown_loops(far, most_trained))
+        loops = experiment.model.loops if self.at_own_loops else far
+        errors = self.errors(model, experiment, loops=loops, max_loops=far)
+        self.add_errors(table, cell, errors, experiment.task, seed=seed)
+        shown = shown_loops(far, most_trained)
+        by_loop = errors.by_loop[:, [loop - 1 for loop in shown]]
+        curve = EvaluatedCurve.over_prompts(str(cell), shown, by_loop, level=self.level, seed=self.prompt_seed)
+        add_curve(table, cell, "by_loops", curve, seed=seed, draws=self.draws(by_loop))
         table.add(cell, "trained_loops", most_trained, seed=seed)
         table.add(cell, "layers_applied", experiment.model.layers_applied, seed=seed)
         table.add(cell, "parameters", model.num_parameters, seed=seed)
@@ -105,7 +103,15 @@ class Curves:
         """Errors as a curve by examples, with its interval over prompts."""
         options = {"level": self.level, "seed": self.prompt_seed}
         curve = EvaluatedCurve.over_prompts(str(cell), errors.positions, errors.values, **options)
-        add_curve(table, cell, "by_examples", self.example_curve(curve, task), seed=seed)
+        shown = self.example_curve(curve, task)
+        draws = self.draws(errors.values) if shown is curve else None
+        add_curve(table, cell, "by_examples", shown, seed=seed, draws=draws)
+
+    def draws(self, errors: Float[Tensor, "prompts places"]) -> list[list[float]] | None:
+        """Means over resampled prompts for each place, where there is one seed: several have their range."""
+        if len(self.seeds) > 1:
+            return None
+        return resampled_means(errors, resamples=RESAMPLES, seed=self.prompt_seed).T.tolist()
 
 
 def trained(
@@ -142,12 +148,10 @@ def add_curve(
     curve: EvaluatedCurve,
     *,
     seed: int | None = None,
-    places: Sequence[int] | None = None,
+    draws: Sequence[Sequence[float]] | None = None,
 ) -> None:
-    """An evaluated curve, at all places of its axis or at some."""
-    indices = range(len(curve.x)) if places is None else [curve.x.index(place) for place in places]
-    mean, low, high = ([values[index] for index in indices] for values in (curve.mean, curve.low, curve.high))
-    table.add(cell, quantity, mean, x=[curve.x[index] for index in indices], low=low, high=high, seed=seed)
+    """An evaluated curve."""
+    table.add(cell, quantity, curve.mean, x=curve.x, low=curve.low, high=curve.high, draws=draws, seed=seed)
 
 
 def shown_loops(most: int, trained: int) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 from looped.studies.checks import Check
 from looped.studies.expressions import Along, Between, Curve, Derived, Number, Quantity, Readings, bracketed
 from looped.studies.table import X
-from looped.studies.values import averaged, reduce, seeded
+from looped.studies.values import averaged, combine, reduce, seeded
 
 
 def curve(of: str = "by_examples", **labels: Any) -> Curve:
@@ -51,12 +51,12 @@ def loops_to(error: Quantity | float, of: str = "by_loops", *, interpolate: bool
 
     def read(readings: Readings, target: Readings) -> Readings:
         places = [float(place) for place in readings if isinstance(place, (int, float))]
-        columns = list(zip(*(value.by_seed for value in readings.values()), strict=True))
-        levels = target[None].by_seed
-        levels = levels if len(levels) == len(columns) else (target[None].mean,) * len(columns)
-        pairs = zip(columns, levels, strict=True)
-        reached = [first_place(places, column, level, interpolate=interpolate) for column, level in pairs]
-        return {None: seeded(reached, seeds=max(value.seeds for value in readings.values()))}
+
+        def reached(*numbers: float) -> float:
+            return first_place(places, numbers[:-1], numbers[-1], interpolate=interpolate)
+
+        values = [*readings.values(), target[None]]
+        return {None: combine(reached, values, [reached(*(value.mean for value in values))])}
 
     return Derived(
         f"place where {errors} falls to {bracketed(target_error)}", (errors, target_error), read, compound=True

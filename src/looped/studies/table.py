@@ -67,6 +67,9 @@ class Series:
     """Lower ends of the intervals over prompts, where there are any."""
     high: tuple[float, ...] | None = None
     """Upper ends."""
+    draws: tuple[tuple[float, ...], ...] | None = None
+    """For each place the means over resampled prompts: the same resamples for all models that answered the same
+    prompts, so that what is made of several has an interval of its own."""
 
     def to_data(self) -> dict[str, Any]:
         """As JSON data."""
@@ -76,6 +79,8 @@ class Series:
         for name in ("value", "low", "high"):
             if (numbers := getattr(self, name)) is not None:
                 data[name] = [number if math.isfinite(number) else None for number in numbers]
+        if self.draws is not None:  # a line for each place, to five digits: these only make intervals
+            data["draws"] = [" ".join(f"{number:.5g}" for number in numbers) for numbers in self.draws]
         return data
 
     @staticmethod
@@ -83,8 +88,9 @@ class Series:
         """Read what `to_data` wrote."""
         names = [name for name in ("value", "low", "high") if name in data]
         numbers = {name: tuple(math.inf if number is None else number for number in data[name]) for name in names}
+        draws = tuple(tuple(map(float, line.split())) for line in data["draws"]) if "draws" in data else None
         x, seed = tuple(data.get("x", ())), data.get("seed")
-        return Series(cell=Cell(data["cell"]), quantity=data["quantity"], seed=seed, x=x, **numbers)
+        return Series(cell=Cell(data["cell"]), quantity=data["quantity"], seed=seed, x=x, draws=draws, **numbers)
 
 
 class Table:
@@ -109,14 +115,19 @@ class Table:
         seed: int | None = None,
         low: Sequence[float] | None = None,
         high: Sequence[float] | None = None,
+        draws: Sequence[Sequence[float]] | None = None,
     ) -> None:
-        """Add a number, or with `x` a curve; `low` and `high` are its intervals over prompts."""
+        """Add a number, or with `x` a curve; `low`, `high` and `draws` are its intervals over prompts."""
         values = (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
         if len(values) != (len(x) or 1):
             raise ValueError(f"`{quantity}` has {len(values)} values for {len(x)} places; give one for each.")
         sides = {"low": low, "high": high}
         ends = {name: tuple(map(float, side)) for name, side in sides.items() if side is not None}
-        self.series.append(Series(cell=Cell(cell), quantity=quantity, seed=seed, x=tuple(x), value=values, **ends))
+        resampled = None if draws is None else tuple(map(tuple, draws))
+        series = Series(
+            cell=Cell(cell), quantity=quantity, seed=seed, x=tuple(x), value=values, draws=resampled, **ends
+        )
+        self.series.append(series)
 
     def where(self, quantity: str | None = None, /, **labels: Label) -> Table:
         """The series of a quantity whose cells have these labels."""

@@ -10,6 +10,9 @@ import torch
 
 from looped.evaluation.bootstrap import bootstrap
 
+LEVEL = 0.9
+"""Level of an interval over resampled prompts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
@@ -23,6 +26,8 @@ class Value:
     """Upper end."""
     seeds: int
     """Trained models behind it; 0 for baselines, bounds and other numbers without training."""
+    draws: tuple[float, ...] = ()
+    """Of a lone number: what it would be on each resample of the prompts, where that is known."""
 
     @property
     def mean(self) -> float:
@@ -47,35 +52,56 @@ def exact(number: float) -> Value:
     return Value(by_seed=(number,), low=number, high=number, seeds=0)
 
 
-def seeded(numbers: Sequence[float], low: float | None = None, high: float | None = None, *, seeds: int) -> Value:
-    """A number for each seed; `low` and `high` are the interval of a lone one."""
+def seeded(
+    numbers: Sequence[float],
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    seeds: int,
+    draws: Sequence[float] = (),
+) -> Value:
+    """A number for each seed; `low` and `high` are the interval of a lone one, `draws` its resamples."""
     if len(numbers) == 1 and low is not None and high is not None:
-        return Value(by_seed=tuple(numbers), low=low, high=high, seeds=seeds)
+        return Value(by_seed=tuple(numbers), low=low, high=high, seeds=seeds, draws=tuple(draws))
     return Value(by_seed=tuple(numbers), low=min(numbers), high=max(numbers), seeds=seeds)
 
 
 def apply(function: Callable[..., float], *values: Value) -> Value:
     """The function of several values, seed by seed; a value of one number goes with every seed of the others.
 
-    Where no value has several seeds, the interval is that of the function over all combinations of ends: wider than a
-    joint bootstrap would give, never narrower. The function must be monotone in each argument.
+    Where no value has several seeds, the interval is that of the function over the same resamples of all values. Where
+    these are not known, it is that over all combinations of ends: wider than a joint bootstrap would give, never
+    narrower; the function must then be monotone in each argument.
     """
     corners = itertools.product(*((value.low, value.high) for value in values))
-    return _by_seed(function, values, [function(*corner) for corner in corners])
+    return combine(function, values, [function(*corner) for corner in corners])
 
 
 def reduce(function: Callable[[Sequence[float]], float], values: Sequence[Value]) -> Value:
     """A mean, least or largest over several values, seed by seed; a lone seed's ends are reduced alike."""
     ends = [function([getattr(value, end) for value in values]) for end in ("low", "high")]
-    return _by_seed(lambda *numbers: function(numbers), values, ends)
+    return combine(lambda *numbers: function(numbers), values, ends)
 
 
-def _by_seed(function: Callable[..., float], values: Sequence[Value], ends: Sequence[float]) -> Value:
+def combine(function: Callable[..., float], values: Sequence[Value], ends: Sequence[float]) -> Value:
     """The function seed by seed; `ends` are the interval where there is one seed."""
     several = max(len(value.by_seed) for value in values)
     columns = [value.by_seed if len(value.by_seed) == several else (value.mean,) * several for value in values]
     numbers = [function(*numbers) for numbers in zip(*columns, strict=True)]
-    return seeded(numbers, min(ends), max(ends), seeds=max(value.seeds for value in values))
+    draws = _draws(function, values)
+    if draws:
+        ordered, tail = sorted(draws), round((1 - LEVEL) / 2 * len(draws))
+        ends = ordered[tail], ordered[-1 - tail]
+    return seeded(numbers, min(ends), max(ends), seeds=max(value.seeds for value in values), draws=draws)
+
+
+def _draws(function: Callable[..., float], values: Sequence[Value]) -> list[float]:
+    """The function on every resample; none where a value with an interval has no resamples, or others than the rest."""
+    counts = {len(value.draws) for value in values if value.draws or value.low != value.high}
+    if len(counts) != 1 or 0 in counts or any(len(value.by_seed) > 1 for value in values):
+        return []
+    columns = [value.draws or (value.mean,) * max(counts) for value in values]
+    return [function(*numbers) for numbers in zip(*columns, strict=True)]
 
 
 def averaged(value: Value) -> Value:

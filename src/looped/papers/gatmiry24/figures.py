@@ -6,7 +6,7 @@ from typing import Any
 from looped.papers.gatmiry24.covariances import Covariance, Exact, Sampled
 from looped.papers.gatmiry24.families import LossCurves, Models, NearBest, log_loss
 from looped.papers.gatmiry24.training import EXACT, KINDS, SAMPLED, Kind, Training, mixture, spread
-from looped.studies import Cell, Panels, Study, along, at, best, claim, curve, loops_to, worst
+from looped.studies import Cell, Panels, Study, along, at, claim, curve, loops_to, worst
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
 
@@ -27,7 +27,7 @@ KAPPAS = {"smoke": (2, 8), "cpu": (2, 4, 8), "paper": (2, 4, 8)}
 COMPARED = {"exact": (8,), "sampled": (4, 8, 12, 14, 16)}
 """Setting -> depths at which looped and multilayer models are compared; the paper does not state its depth."""
 DEPTHS = {
-    "smoke": COMPARED,
+    "smoke": {setting: (1, 2, *depths) for setting, depths in COMPARED.items()},
     "cpu": dict.fromkeys(SETTINGS, (1, 2, 3, 4, 6, 8)),
     "paper": {"exact": tuple(range(1, 9)), "sampled": (*range(1, 9), 12, 14, 16)},
 }
@@ -160,33 +160,34 @@ HALVES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, WIDEST)
 
 
 def by_window(scale: str) -> dict[Cell, Models]:
-    """Every setting, depth, kind and k."""
+    """Every setting, kind and k, each at the depths that are compared."""
     return {
-        Cell(setting=setting, depth=depth, model=kind, k=count): Models(
-            kind=kind, depths=(depth,), windows=mixture(count), covariance=covariance, training=training
+        Cell(setting=setting, model=kind, k=count): Models(
+            kind=kind,
+            depths=tuple(depth for depth in COMPARED[setting] if scale != "cpu" or depth <= 8),
+            windows=mixture(count),
+            covariance=covariance,
+            training=training,
         )
         for setting, (covariance, training) in SETUPS[scale].items()
-        for depth in COMPARED[setting]
-        if scale != "cpu" or depth <= 8
         for kind in KINDS
         for count in COUNTS
     }
 
 
 def growth(**labels: Any) -> Quantity:
-    """The loss on the widest windows over that on none."""
-    loss = curve("loss", **labels)
-    return (loss.at(WIDEST) / loss.at(0.0)).called(f"growth to w = {WIDEST:g} of {loss}")
+    """The loss on the widest windows over that on none, by depth."""
+    return curve("loss_on_widest", **labels) / curve("loss_as_trained", **labels)
 
 
 def growth_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
-    """The growth of the multilayer model's loss over that of the looped one's."""
+    """The growth of the multilayer model's loss over that of the looped one's, by depth."""
     return growth(model=multilayer, **labels) / growth(model=looped, **labels)
 
 
 def widest_ratio(looped: str = "looped", multilayer: str = "multilayer", **labels: Any) -> Quantity:
-    """Looped over multilayer loss on the widest windows."""
-    return at(WIDEST, "loss", model=looped, **labels) / at(WIDEST, "loss", model=multilayer, **labels)
+    """Looped over multilayer loss on the widest windows, by depth."""
+    return curve("loss_on_widest", model=looped, **labels) / curve("loss_on_widest", model=multilayer, **labels)
 
 
 def depths_of(setting: str) -> str:
@@ -211,22 +212,35 @@ FIG2 = Study(
     title="Test loss against the width of windows around k training covariances, looped and multilayer",
     cells=by_window,
     measure=lambda scale: (
-        LossCurves(seeds=2, halves=(0.0, 0.25, WIDEST)) if scale == "smoke" else LossCurves(seeds=3, halves=HALVES)
+        LossCurves(seeds=1, halves=(0.0, WIDEST)) if scale == "smoke" else LossCurves(seeds=3, halves=HALVES)
     ),
     panels=[
-        replace(FIG2_PANELS, only={"setting": setting}, title=f"{setting}, depth {{depth}}, k = {{k}}")
-        for setting in SETTINGS
+        Panels(
+            y="loss_on_widest",
+            axis=log_loss("layers or loops", f"test loss at w = {WIDEST:g}"),
+            only={"setting": "sampled"},
+            column="k",
+            colour="model",
+            title="sampled, k = {k}",
+            line="{model}",
+            reference="{model} weights for w = 0",
+            height=2.3,
+        ),
+        *(
+            replace(FIG2_PANELS, only={"setting": setting}, title=f"{setting}, depth {{depth}}, k = {{k}}")
+            for setting in SETTINGS
+        ),
     ],
-    learned=NearBest(of="loss", at=0.0),
+    learned=NearBest(of="loss_as_trained"),
     claims=(
         *(
             claim(
                 f"{setting}.k{count}.grows_more",
                 f"Trained on {count} covariances, the multilayer model's loss grows by a larger factor from w = 0 to "
                 f"{WIDEST:g} than the looped model's (Figure 2), {depths_of(setting)}, {setting}.",
-                best(growth_ratio(setting=setting, k=count), over="depth") > 1,
+                growth_ratio(setting=setting, k=count).least() > 1,
                 remark="where the best multilayer loss at w = 0 is zero, the ratio says how far training got",
-                beside={"with the best weights": best(growth_ratio(setting=setting, k=count, **BEST), over="depth")},
+                beside={"with the best weights": growth_ratio(setting=setting, k=count, **BEST).least()},
             )
             for setting in SETTINGS
             for count in COUNTS
@@ -236,14 +250,11 @@ FIG2 = Study(
                 f"{setting}.k{count}.looped_lower",
                 f"Trained on {count} covariances, the looped model generalises better in absolute terms: its loss at "
                 f"w = {WIDEST:g} is the lower one (Section 5), {depths_of(setting)}, {setting}.",
-                worst(widest_ratio(setting=setting, k=count), over="depth") < 1,
+                widest_ratio(setting=setting, k=count).largest() < 1,
                 remark="our reading of a sentence that names no depth",
                 beside={
-                    "at the depth where it is least": best(widest_ratio(setting=setting, k=count), over="depth"),
-                    "with the best weights": worst(widest_ratio(setting=setting, k=count, **BEST), over="depth"),
-                    "with the best weights where it is least": best(
-                        widest_ratio(setting=setting, k=count, **BEST), over="depth"
-                    ),
+                    "at the depth where it is least": widest_ratio(setting=setting, k=count).least(),
+                    "with the best weights": widest_ratio(setting=setting, k=count, **BEST).largest(),
                 },
             )
             for setting in SETTINGS
@@ -254,10 +265,10 @@ FIG2 = Study(
                 f"{setting}.L{depth}.perfectly_robust",
                 "As k increases the looped model becomes perfectly robust (Section 5): its loss grows by at most a "
                 f"tenth to w = {WIDEST:g}, k = 9, depth {depth}, {setting}.",
-                growth(setting=setting, depth=depth, model="looped", k=max) <= 1.1,
+                growth(setting=setting, model="looped", k=max).at(depth) <= 1.1,
                 beside={
-                    "with the best weights": growth(setting=setting, depth=depth, model=BEST["looped"], k=max),
-                    "trained on 2 covariances": growth(setting=setting, depth=depth, model="looped", k=min),
+                    "with the best weights": growth(setting=setting, model=BEST["looped"], k=max).at(depth),
+                    "trained on 2 covariances": growth(setting=setting, model="looped", k=min).at(depth),
                 },
             )
             for setting in SETTINGS

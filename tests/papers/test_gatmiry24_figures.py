@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from looped.experiment import Experiment
-from looped.functional.quadrature import loss_of
+from looped.functional.quadrature import loss_of, product
 from looped.functional.streams import stream
 from looped.models.fast_losses import restricted_loss as losses
 from looped.models.kernel_transformer import restricted
 from looped.papers.gatmiry24 import chebyshev, figures, forms
 from looped.papers.gatmiry24 import looped as looped_recipe
 from looped.papers.gatmiry24 import multilayer as multilayer_recipe
-from looped.papers.gatmiry24.covariances import Anisotropic, Exact, Sampled, rotated, wishart
-from looped.papers.gatmiry24.families import Models, best_weights, train
-from looped.papers.gatmiry24.training import Member, Training, Windows, mixture, spread
+from looped.papers.gatmiry24.covariances import Anisotropic, Exact, Sampled, rotated
+from looped.papers.gatmiry24.families import Models, NearBest, best_weights, train
+from looped.papers.gatmiry24.training import SAMPLED, Member, Training, Windows, mixture, spread
 from looped.recipes import recipes
-from looped.studies import Context, Table
+from looped.studies import Cell, Context, Table
 from looped.tasks.isotropic import IsotropicRegression
 
 D, N = 4, 7
@@ -62,29 +62,35 @@ def test_loss_on_windows_is_read_off_a_polynomial_exactly():
     """The interpolated loss against evaluating every quadrature point on the same sample covariances."""
     members = [Member(depth=3, seed=0, windows=mixture(5)), Member(depth=2, seed=1, windows=spread(4))]
     score = scores(2, 3) / 3
-    tested = Sampled(d=D, n=N, tests=32).losses(score, members, [None, 0.3])
-    covariance = wishart(32, N, D, torch.Generator().manual_seed(stream(0, "tests"))).double()
+    sampled = Sampled(d=D, n=N, spectra=100, tests=32)
+    tested = sampled.losses(score, members, [None, 0.3])
+    covariance, shares = sampled.covariances(32, torch.Generator().manual_seed(stream(0, "tests")), "tests")
+    shares /= shares.sum()
     for row, half in enumerate([None, 0.3]):
         for index, member in enumerate(members):
             points, weights = member.windows.nodes(member.depth + 1, half)
             model = score[index : index + 1]
-            at_s = [losses.covariance_loss(model, [member.depth], covariance, s.expand(1, 32)).mean() for s in points]
+            at_s = [
+                (losses.covariance_loss(model, [member.depth], covariance, s.expand(1, 32))[0] @ shares) for s in points
+            ]
             assert float(tested[row, index]) == pytest.approx(float((weights * torch.stack(at_s)).sum()), rel=1e-8)
 
 
 def test_prompts_have_the_members_covariances():
     members = [Member(depth=1, seed=0, windows=mixture(2)), Member(depth=1, seed=0, windows=spread(4))]
-    covariance, s, w = Sampled(d=D, n=N, batch=4000).prompts(members, torch.Generator().manual_seed(0))
+    sampled = Sampled(d=D, n=N, batch=8000, spectra=8000)
+    covariance, s, w = sampled.prompts(members, torch.Generator().manual_seed(0))
     assert set(s[0].tolist()) == {1.0, 8.0}
     assert 1 <= float(s[1].min()) < 1.01 < 3.99 < float(s[1].max()) <= 4
-    torch.testing.assert_close(covariance.mean((0, 3)), torch.eye(D), atol=0.05, rtol=0)
-    torch.testing.assert_close(w[0] @ w[0].mT / 4000, torch.eye(D), atol=0.1, rtol=0)
+    torch.testing.assert_close(w[0] @ w[0].mT / 8000, torch.eye(D), atol=0.1, rtol=0)
+    weights = w[0].square().mean(0)  # E w'w / d is the prompt's weight
+    torch.testing.assert_close((covariance[0] * weights).mean(-1), torch.eye(D), atol=0.1, rtol=0)
 
 
 def test_seeds_have_their_own_prompts():
     """Models of one seed share prompts, models of two do not; a family of seeds equals each group by itself."""
     members = [Member(depth=L, seed=seed, windows=mixture(2)) for L in (2, 1) for seed in (0, 1)]
-    sampled, generator = Sampled(d=D, n=N, batch=6), torch.Generator().manual_seed(0)
+    sampled, generator = Sampled(d=D, n=N, batch=6, spectra=50), torch.Generator().manual_seed(0)
     covariance, s, w = sampled.prompts(members, generator)
     assert not torch.equal(w[0], w[1])
     assert torch.equal(s[0], s[2])
@@ -109,6 +115,40 @@ def test_training_reaches_the_best_polynomial_in_the_exact_setting(kind, tmp_pat
     nodes = windows.nodes(4)
     expected = loss_of(best_weights(kind, 3, nodes), nodes)
     assert expected * 0.999 < float(covariance.losses(score, members, [None]).min()) < 1.05 * expected
+
+
+@pytest.mark.parametrize("kind", ["looped", "multilayer"])
+def test_training_on_prompts_reaches_the_least_loss_over_all_prompts(kind, tmp_path):
+    windows, covariance = mixture(2), Sampled(d=3, n=6, batch=400, spectra=4000, tests=4096)
+    training = replace(SAMPLED["cpu"], steps=150)
+    models = Models(kind=kind, depths=(3,), windows=windows, covariance=covariance, training=training)
+    members = [Member(depth=3, seed=seed, windows=windows) for seed in (0, 1)]
+    score = train(models, members, Context(scale="cpu", runs=tmp_path))
+    nodes = product(windows.nodes(4), covariance.spectrum(4))
+    least = loss_of(best_weights(kind, 3, nodes), nodes)
+    for loss in covariance.losses(score, members, [None])[0].tolist():
+        assert 0.95 * least < loss < 1.1 * least
+
+
+@pytest.mark.parametrize(
+    ("best", "second_seed", "near"),
+    [
+        ([0.1, 0.01], [0.125, 0.0129], True),
+        ([0.1, 0.01], [0.131, 0.0129], False),
+        ([0.1, 0.01], [0.125, 0.0131], False),
+        ([0.1, 0.01], [0.125, float("nan")], False),
+        ([0.1, 1e-13], [0.125, 9e-9], True),
+    ],
+)
+def test_claims_are_judged_where_every_model_is_near_the_best_weights(best, second_seed, near):
+    """Of every seed and at every depth; a loss next to nothing will do."""
+    table, cell, reference = Table(), Cell(model="looped", k=2), Cell(model="best looped", k=2)
+    table.add(reference, "loss", best, x=(1, 2))
+    for seed, values in enumerate((best, second_seed)):
+        table.add(cell, "loss", values, x=(1, 2), seed=seed)
+    guard = NearBest(of="loss")
+    assert (guard.obstacle(table, {cell}) == "") == near
+    assert guard.obstacle(table, {reference}) == ""
 
 
 def test_figure_1b_uses_the_families_of_figure_1a(tmp_path):

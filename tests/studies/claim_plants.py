@@ -91,22 +91,30 @@ GATMIRY24 = {
     ),
     "gatmiry24.fig1b.exact.loops_close": plant("is larger", "loss", setting="exact", model="looped"),
     "gatmiry24.fig1b.sampled.loops_close": plant("is larger", "loss", setting="sampled", model="looped"),
-    "gatmiry24.fig1b.exact.competitive": plant("is larger", "loss", model="looped", setting="exact", kappa=max),
-    "gatmiry24.fig1b.sampled.competitive": plant("is larger", "loss", model="looped", setting="sampled", kappa=max),
-    "gatmiry24.fig2.exact.k2.grows_more": plant("falls", "loss", model="multilayer", setting="exact", k=2),
-    "gatmiry24.fig2.exact.k5.grows_more": plant("falls", "loss", model="multilayer", setting="exact", k=5),
-    "gatmiry24.fig2.exact.k9.grows_more": plant("falls", "loss", model="multilayer", setting="exact", k=9),
-    "gatmiry24.fig2.sampled.k2.grows_more": plant("falls", "loss", model="multilayer", setting="sampled", k=2),
-    "gatmiry24.fig2.sampled.k5.grows_more": plant("falls", "loss", model="multilayer", setting="sampled", k=5),
-    "gatmiry24.fig2.sampled.k9.grows_more": plant("falls", "loss", model="multilayer", setting="sampled", k=9),
-    "gatmiry24.fig2.exact.k2.looped_lower": plant("is larger", "loss", model="looped", setting="exact", k=2),
-    "gatmiry24.fig2.exact.k5.looped_lower": plant("is larger", "loss", model="looped", setting="exact", k=5),
-    "gatmiry24.fig2.exact.k9.looped_lower": plant("is larger", "loss", model="looped", setting="exact", k=9),
-    "gatmiry24.fig2.sampled.k2.looped_lower": plant("is larger", "loss", model="looped", setting="sampled", k=2),
-    "gatmiry24.fig2.sampled.k5.looped_lower": plant("is larger", "loss", model="looped", setting="sampled", k=5),
-    "gatmiry24.fig2.sampled.k9.looped_lower": plant("is larger", "loss", model="looped", setting="sampled", k=9),
-    "gatmiry24.fig2.exact.perfectly_robust": plant("rises", "loss", setting="exact", model="looped", k=max),
-    "gatmiry24.fig2.sampled.perfectly_robust": plant("rises", "loss", setting="sampled", model="looped", k=max),
+    "gatmiry24.fig1b.exact.L8.competitive": plant("is larger", "loss", model="looped", setting="exact", kappa=max),
+    **{
+        f"gatmiry24.fig1b.sampled.L{depth}.competitive": plant(
+            "is larger", "loss", model="looped", setting="sampled", kappa=max
+        )
+        for depth in (4, 8, 12, 14, 16)
+    },
+    **{
+        f"gatmiry24.fig2.{setting}.k{k}.{name}": plant(
+            "is larger", "loss_on_widest", model="looped", setting=setting, k=k
+        )
+        for setting in ("exact", "sampled")
+        for k in (2, 5, 9)
+        for name in ("grows_more", "looped_lower")
+    },
+    "gatmiry24.fig2.exact.L8.perfectly_robust": plant(
+        "is larger", "loss_on_widest", setting="exact", model="looped", k=max
+    ),
+    **{
+        f"gatmiry24.fig2.sampled.L{depth}.perfectly_robust": plant(
+            "is larger", "loss_on_widest", setting="sampled", model="looped", k=max
+        )
+        for depth in (4, 8, 12, 14, 16)
+    },
     "gatmiry24.beyond_forms.linear.grows_more": plant("falls", "loss", model="multilayer", form="restricted linear"),
     "gatmiry24.beyond_forms.relu.grows_more": plant("falls", "loss", model="multilayer", form="restricted ReLU"),
     "gatmiry24.beyond_forms.unrestricted.grows_more": plant(

@@ -9,10 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.functional.quadrature import Nodes, chebyshev_nodes, compress, interpolate
+from looped.functional.quadrature import Nodes, chebyshev_nodes, interpolate
 from looped.functional.streams import stream
 from looped.models.fast_losses import restricted_loss as fast
 from looped.models.fast_losses.batch_last import to_last
+from looped.papers.gatmiry24.spectra import draw_spectra, eigenvalue_rule, spectra
 from looped.papers.gatmiry24.training import Member
 from looped.training.family import Draw, Loss
 
@@ -42,7 +43,7 @@ class Exact:
     def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
         """The mean loss over s, integrated exactly."""
         depths, (s, weights) = _depths(members), _rule(members, device)
-        return Objective(lambda family, batch: (fast.exact_loss(family["score"], depths, s) * weights).sum(-1))
+        return Objective(lambda family, batch: (fast.exact_loss(scores(family), depths, s) * weights).sum(-1))
 
     @torch.no_grad()
     def losses(self, score: fast.Scores, members: Sequence[Member], halves: Sequence[float | None]) -> Losses:
@@ -68,7 +69,7 @@ class Anisotropic(Exact):
         """The mean loss over fresh covariances in every step."""
         depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(0, "covariances"))
         return Objective(
-            lambda family, root: fast.anisotropic_loss(family["score"], depths, root).mean(-1),
+            lambda family, root: fast.anisotropic_loss(scores(family), depths, root).mean(-1),
             lambda step: self.roots(members[0], self.batch, generator, seed=0),
             generators=[generator],
         )
@@ -92,34 +93,43 @@ class Anisotropic(Exact):
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled:
-    """n Gaussian examples, whose sample covariance has eigenvalues far from s: the paper's experiments."""
+    """n Gaussian examples, whose sample covariance has eigenvalues far from s: the paper's experiments.
+
+    Prompts are drawn with more large eigenvalues than they have, and weighted (`spectra.draw_spectra`).
+    """
 
     dtype: ClassVar[torch.dtype] = torch.float32
     d: int = 10
     """Dimensions."""
     n: int = 20
     """Examples in a prompt."""
-    batch: int = 20_000
-    """Prompts in a training batch, for each seed."""
-    every: int = 100
-    """Steps after which a batch is drawn anew."""
-    tests: int = 65_536
+    batch: int = 8192
+    """Fresh prompts in every step, for each seed."""
+    spectra: int = 131_072
+    """Sample covariances whose eigenvalues are drawn from; their axes are fresh."""
+    tests: int = 32_768
     """Sample covariances that models are tested on."""
     prompt_seed: int = 0
     """Names the prompts."""
 
     def objective(self, members: Sequence[Member], device: torch.device) -> Objective:
-        """The mean squared error over a batch of prompts."""
+        """The mean squared error over fresh prompts in every step."""
         depths, generator = _depths(members), torch.Generator(device).manual_seed(stream(self.prompt_seed, "prompts"))
         return Objective(
-            lambda family, batch: fast.sampled_loss(family["score"], depths, *batch),
+            lambda family, batch: fast.sampled_loss(scores(family), depths, *batch),
             lambda step: self.prompts(members, generator),
-            self.every,
-            [generator],
+            generators=[generator],
         )
 
+    def covariances(self, count: int, generator: torch.Generator, purpose: str) -> tuple[Tensor, Tensor]:
+        """(ZZ'/n, weight) of `count` prompts, z standard normal under the weights."""
+        pool = spectra(self.d, self.n, self.spectra, purpose, generator.device)
+        values, weights = draw_spectra(pool, self.n, count, generator)
+        axes = rotated(self.d, count, generator, seed=0, dtype=values.dtype)
+        return (axes * values[:, None]) @ axes.mT, weights
+
     def prompts(self, members: Sequence[Member], generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """(ZZ'/n, s, w), prompts last: z and w standard normal, x = sqrt(s) z.
+        """(ZZ'/n, s, w), prompts last: z and w standard normal, x = sqrt(s) z; w carries the root of its weight.
 
         Members come seed fastest; each seed has its own prompts, which its members share but for s.
         """
@@ -132,8 +142,10 @@ class Sampled:
         half = torch.tensor([[window.half] for window in windows], device=device)
         longest = int(counts.max())
         padded = [[*window.centres, *[0.0] * (longest - len(window.centres))] for window in windows]
+        covariance, weights = self.covariances(seeds * self.batch, generator, "prompts")
+        covariance = covariance.to(self.dtype).unflatten(0, (seeds, self.batch))
         w = torch.randn(seeds, self.d, self.batch, generator=generator, device=device)
-        covariance = wishart(seeds * self.batch, self.n, self.d, generator).unflatten(0, (seeds, self.batch))
+        w *= weights.to(self.dtype).sqrt().view(seeds, 1, self.batch)
         drawn = torch.rand(2, seeds, self.batch, generator=generator, device=device)
         which, where = drawn.repeat(1, len(members) // seeds, 1)
         centre = torch.tensor(padded, device=device).gather(1, (which * counts).long().clamp(max=longest - 1))
@@ -149,30 +161,27 @@ class Sampled:
         points = chebyshev_nodes(2 * depths[0] + 1, *RANGE).to(score)
         values = torch.zeros(len(members), len(points), dtype=score.dtype, device=score.device)
         generator = torch.Generator(score.device).manual_seed(stream(self.prompt_seed, "tests"))
-        blocks = max(1, self.tests // 512)
+        blocks, total = max(1, self.tests // 1024), 0.0
         for _ in range(blocks):
-            covariance = wishart(self.tests // blocks, self.n, self.d, generator).double()
+            covariance, weights = self.covariances(self.tests // blocks, generator, "tests")
+            total += weights.sum()
             for index, point in enumerate(points):
                 s = point.expand(1, len(covariance))
-                values[:, index] += fast.covariance_loss(score, depths, covariance, s).mean(1)
-        values /= blocks
+                values[:, index] += fast.covariance_loss(score, depths, covariance, s) @ weights
         rules = [_rule(members, score.device, half) for half in halves]
-        return torch.stack([(interpolate(points, values, s) * weights).sum(-1) for s, weights in rules])
+        return torch.stack([(interpolate(points, values / total, s) * weights).sum(-1) for s, weights in rules])
 
     def spectrum(self, nodes: int) -> Nodes:
-        """A rule for the eigenvalues of `tests` sample covariances in units of s, exact below degree 2 nodes."""
-        covariance = wishart(self.tests, self.n, self.d, torch.Generator().manual_seed(0)).double()
-        values = torch.linalg.eigvalsh(covariance).flatten()
-        return compress((values, torch.full_like(values, 1 / len(values))), nodes)
+        """A rule for the eigenvalues of the sample covariance in units of s, exact below degree 2 nodes."""
+        return eigenvalue_rule(self.d, self.n, nodes)
 
 
 Covariance = Exact | Sampled
 
 
-def wishart(batch: int, n: int, d: int, generator: torch.Generator) -> Float[Tensor, "batch d d"]:
-    """ZZ'/n of n standard normal examples."""
-    z = torch.randn(batch, n, d, generator=generator, device=generator.device)
-    return z.mT @ z / n
+def scores(family: Any) -> fast.Scores:
+    """A of every layer; with gains u it is exp(u) times what is trained beside them."""
+    return family["gain"].exp()[..., None, None] * family["score"] if "gain" in family else family["score"]
 
 
 def rotated(

@@ -1,18 +1,20 @@
 """Models trained as families, and their losses by depth or by the width of test windows, beside the best weights'."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from looped.config import encode
 from looped.functional.quadrature import Nodes, best_rate, best_rates, loss_of, product
 from looped.functional.streams import stream
 from looped.models.fast_losses.restricted_loss import Scores
-from looped.papers.gatmiry24.covariances import Covariance
+from looped.papers.gatmiry24.covariances import Covariance, scores
 from looped.papers.gatmiry24.training import Kind, Member, Training, Windows
-from looped.studies import Axis, Cell, Context, Table
+from looped.studies import Axis, Cell, Context, Learned, Table
 
 
 def log_loss(x: str, y: str = "test loss (predicting zero = 1)", *, places: bool = True) -> Axis:
@@ -40,13 +42,14 @@ class Models:
 class LossCurves:
     """`loss` by depth, or by half-width of the test windows, of trained models and of the best weights.
 
+    With half-widths, `loss_as_trained` and `loss_on_widest` are those at the first and the last one, by depth.
     Cells that differ in their windows alone are trained as one family.
     """
 
     seeds: int
     """Models of each cell and depth, from seed 0 on."""
     halves: tuple[float, ...] | None = None
-    """Half-widths of the test windows, for cells of one depth; None: as trained, by depth."""
+    """Half-widths of the test windows, the first being that of training; None: as trained."""
 
     def __call__(self, cells: Mapping[Cell, Models], context: Context) -> Table:
         """Train the families and test them."""
@@ -74,24 +77,74 @@ class LossCurves:
         self.add_by_member(table, family, "loss", covariance.losses(score, members, self.halves or (None,)))
 
     def add_by_member(self, table: Table, family: Mapping[Cell, Models], quantity: str, values: Tensor) -> None:
-        """One number for each place and member as one series for each cell and seed."""
+        """One number for each half-width and member as series of each cell and seed."""
         depths = next(iter(family.values())).depths
-        shaped = values.reshape(-1, len(depths), len(family), self.seeds).flip(1).flatten(0, 1).cpu()
+        shaped = values.reshape(-1, len(depths), len(family), self.seeds).flip(1).cpu()
         for index, cell in enumerate(family):
             for seed in range(self.seeds):
-                table.add(cell, quantity, shaped[:, index, seed].tolist(), x=self.halves or depths, seed=seed)
+                self.add_losses(table, cell, quantity, shaped[:, :, index, seed], depths, seed)
+
+    def add_losses(
+        self,
+        table: Table,
+        cell: Mapping[str, Any],
+        quantity: str,
+        losses: Float[Tensor, "halves depths"],
+        depths: Sequence[int],
+        seed: int | None = None,
+    ) -> None:
+        """By depth; or of each depth by half-width, and by depth on the narrowest and the widest windows."""
+        if self.halves is None:
+            table.add(cell, quantity, losses[0].tolist(), x=depths, seed=seed)
+            return
+        for depth, by_half in zip(depths, losses.T.tolist(), strict=True):
+            table.add({**cell, "depth": depth}, quantity, by_half, x=self.halves, seed=seed)
+        table.add(cell, f"{quantity}_as_trained", losses[0].tolist(), x=depths, seed=seed)
+        table.add(cell, f"{quantity}_on_widest", losses[-1].tolist(), x=depths, seed=seed)
 
     def add_references(self, table: Table, cells: Mapping[Cell, Models]) -> None:
         """The losses of the best weights with A_t = a_t I, layer by layer or shared."""
         for cell, models in cells.items():
-            deepest = max(models.depths)
-            nodes = 2 * deepest if self.halves is None else deepest + 1
-            spectrum = models.covariance.spectrum(2 * deepest)
+            nodes = max(models.depths) + 1
+            spectrum = models.covariance.spectrum(nodes)
             tested = [product(models.windows.nodes(nodes, half), spectrum) for half in self.halves or (None,)]
             trained = product(models.windows.nodes(nodes), spectrum)
             rates = [best_weights(models.kind, depth, trained) for depth in models.depths]
-            best = [loss_of(weights, eigenvalues) for weights in rates for eigenvalues in tested]
-            table.add({**cell, "model": f"best {models.kind}"}, "loss", best, x=self.halves or models.depths)
+            best = torch.tensor(
+                [[loss_of(weights, eigenvalues) for weights in rates] for eigenvalues in tested], dtype=torch.float64
+            )
+            self.add_losses(table, {**cell, "model": f"best {models.kind}"}, "loss", best, models.depths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearBest(Learned):
+    """A claim is judged where all models that it reads, of every seed, lose little more than the best weights.
+
+    Every place of the curve is a model of its own.
+    """
+
+    factor: float = 1.3
+    """The largest loss, in units of that of the best weights of the same kind."""
+    nothing: float = 1e-8
+    """A loss that counts as zero, where the best weights have less."""
+
+    def obstacle(self, table: Table, cells: Collection[Cell]) -> str:
+        """The first model that is too far from the best weights; empty where none is."""
+        for series in table.where(self.of):
+            if series.seed is not None and series.cell in cells:
+                for depth, loss, largest in zip(series.x, series.value, self._largest(table, series.cell), strict=True):
+                    if not loss <= largest:
+                        return f"not trained to its best: {series.cell}, depth {depth}, seed {series.seed}: {loss:.3g}"
+        return ""
+
+    def needed(self, table: Table, cell: Cell) -> float:
+        """The largest loss that is allowed at all depths."""
+        return min(self._largest(table, cell))
+
+    def _largest(self, table: Table, cell: Cell) -> list[float]:
+        """The largest loss of a trained model by depth."""
+        [best] = table.where(self.of, **{**cell, "model": f"best {cell['model']}"})
+        return [max(self.factor * loss, self.nothing) for loss in best.value]
 
 
 def best_weights(kind: Kind, depth: int, nodes: Nodes) -> Tensor:
@@ -107,12 +160,16 @@ def train(shared: Models, members: Sequence[Member], context: Context) -> Scores
     shape = (1 if shared.kind == "looped" else layers, covariance.d, covariance.d)
     # named by its seed alone, a member starts alike in every family
     generators = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
-    first = [training.std * torch.randn(*shape, generator=seed, dtype=torch.float64) for seed in generators]
+    first = [training.first_weights(shape, seed) for seed in generators]
+    start = {} if training.start is None else {"start": training.start, "spread": training.spread}
     family = training.train(
-        {"score": torch.stack(first).to(context.device, covariance.dtype)},
+        {
+            name: torch.stack([weights[name] for weights in first]).to(context.device, covariance.dtype)
+            for name in first[0]
+        },
         **covariance.objective(members, context.device)._asdict(),
         kind=shared.kind,
-        identity={"covariance": encode(covariance), "members": encode(members), "std": training.std},
+        identity={"covariance": encode(covariance), "members": encode(members), "std": training.std, **start},
         context=context,
     )
-    return family["score"]
+    return scores(family)

@@ -26,10 +26,12 @@ KINDS: dict[Kernel, int] = {kernels.linear: 0, kernels.relu: 1, kernels.exp: 2, 
 SOFTMAX: tl.constexpr = tl.constexpr(3)
 PROMPTS = 32
 """Prompts that a program takes at a time, one per thread."""
-FORWARD_QUERIES, QUERIES, KEYS = 4, 2, 4
-"""Tokens that a program holds at a time: queries in the forward pass, queries and then keys in the backward pass."""
+BLOCK = 4
+"""Tokens that a program holds at a time, queries or keys."""
+BLOCK_FREE = 2
+"""Queries that it holds in a backward pass where A is free, and its gradient takes registers too."""
 PROGRAMS = 4096
-"""Programs of a backward pass, over all models: enough to fill a card, few enough for their scratch to stay in cache."""
+"""Programs of a backward pass, over all models: they fill a card, and what they store for themselves stays in cache."""
 
 
 def forward(weights: Sequence[Any], heads: Sequence[Kernel], rows: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -47,7 +49,7 @@ def forward(weights: Sequence[Any], heads: Sequence[Kernel], rows: Tensor) -> tu
         for index, (head, kernel) in enumerate(zip(weights, heads, strict=True)):
             _forward[models, triton.cdiv(count, PROMPTS)](
                 rows, after if index else rows, after, *_matrices(head, layer), tokens, count, first_query,
-                QUERIES=FORWARD_QUERIES, **_constants(head, width, kernel),
+                QUERIES=BLOCK, **_constants(head, width, kernel),
             )  # fmt: skip
         rows = after
     return rows[:, -1, -1].clone(), saved_rows
@@ -71,8 +73,8 @@ def backward(
             parts = back.new_empty(models, programs, 2 * d * d + 1)
             _backward[models, programs](
                 saved_rows[layer], back, before if index else back, before, scratch, *_matrices(head, layer), parts,
-                tokens, count, PROMPTS, tokens - 1 if last else 0, FIRST=layer == 0, QUERIES=2 if head.transform is not None else 4, KEYS=KEYS,
-                **_constants(head, width, kernel),
+                tokens, count, PROMPTS, tokens - 1 if last else 0, FIRST=layer == 0, KEYS=BLOCK,
+                QUERIES=BLOCK if head.transform is None else BLOCK_FREE, **_constants(head, width, kernel),
             )  # fmt: skip
             total = parts.sum(1)
             grad.score[:, layer] += total[:, : d * d].view(models, d, d)
@@ -82,13 +84,10 @@ def backward(
         back = before
 
 
-def _matrices(head: Any, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+def _matrices(head: Any, layer: int) -> tuple[Tensor, ...]:
     """M, A and r of every model; where there is no A, M stands in its place and is not read."""
-    score, transform = (
-        part[:, layer].contiguous()
-        for part in (head.score, head.transform if head.transform is not None else head.score)
-    )
-    return score, transform, head.label[:, layer].contiguous()
+    transform = head.score if head.transform is None else head.transform
+    return tuple(part[:, layer].contiguous() for part in (head.score, transform, head.label))
 
 
 def _constants(head: Any, width: int, kernel: Kernel) -> dict[str, Any]:
@@ -123,7 +122,10 @@ def _store(rows, values, first: tl.constexpr, j, b, tokens, count, mask):
 
 @triton.jit
 def _times(matrix, x, ROW: tl.constexpr, COLUMN: tl.constexpr):
-    """matrix x, the entry of row e and column k lying at ROW e + COLUMN k."""
+    """matrix x, the entry of row e and column k lying at ROW e + COLUMN k.
+
+    Loads are volatile, or the compiler would hold all entries in registers.
+    """
     product = ()
     for e in tl.static_range(len(x)):
         total = tl.load(matrix + e * ROW, volatile=True) * x[0]

@@ -44,9 +44,10 @@ def main(folder: Path) -> None:
 def with_batches(trainings: list[Content]) -> list[Content]:
     """Trainings of one commit whose seconds agree to the millisecond were one batch, in which each has a part."""
     counts = Counter((training["commit"], training["train_seconds"]) for training in trainings)
+    batches = [counts[training["commit"], training["train_seconds"]] for training in trainings]
     return [
-        {"models_in_one_batch": counts[training["commit"], training["train_seconds"]], **training}
-        for training in trainings
+        {"models_in_one_batch": count, **training} if count > 1 else training
+        for training, count in zip(trainings, batches, strict=True)
     ]
 
 

@@ -30,15 +30,6 @@ def test_best_rates_against_least_squares():
     assert quadrature.loss_of(quadrature.best_rates(few, 4), few) < 1e-25
 
 
-def test_compressed_distributions_keep_their_moments():
-    values = torch.rand(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
-    points, weights = quadrature.compress((values, torch.full_like(values, 1 / 5000)), 6)
-    assert len(points) == 6
-    for power in range(12):
-        assert float((weights * points**power).sum()) == pytest.approx(float(values.pow(power).mean()), rel=1e-10)
-    assert float((weights * points**14).sum()) != pytest.approx(float(values.pow(14).mean()), rel=1e-10)
-
-
 def test_interpolation_is_exact_for_polynomials():
     nodes = quadrature.chebyshev_nodes(5, 1, 8)
     at = torch.tensor([[1.0, 3.3, 8.0, float(nodes[2])]], dtype=torch.float64)

@@ -99,6 +99,15 @@ def test_a_figure_reads_what_another_trained_and_trains_the_rest(tmp_path):
     assert len(list(tmp_path.glob("cheng24-*"))) == 2
 
 
+def test_a_model_that_diverged_has_an_infinite_loss(monkeypatch, tmp_path):
+    case = Case(protocol="paper", data="exp", heads=("exp",), n=4, layers=2)
+    right = families.predictions
+    monkeypatch.setattr(families, "predictions", lambda *args: right(*args) * math.inf)
+    outcome = outcomes([case], TRAINING["smoke"], Context(scale="smoke", runs=tmp_path))[case]
+    assert outcome.losses == [math.inf]
+    assert math.isfinite(outcome.bayes[0])
+
+
 def test_a_stays_0_in_the_first_third_and_moves_then(tmp_path):
     case = Case(protocol="paper", data="exp", heads=("exp",), n=4, layers=2)
     training = replace(TRAINING["smoke"], steps=9, resample=3, logged=9, held=1 / 3)

@@ -50,7 +50,8 @@ def construct(
         where = {"name": name, "constructed": name, "points": examples + 1}
         run = save_model(out, construction.model, construction.task, **where)
         notes = [f"Next: looped evaluate {run.path} --points {examples + 1}"]
-    answers, errors = construction.answers(), construction.errors().tolist()
+    answers = construction.answers()
+    errors = construction.errors(answers).tolist()
     both = (answers, construction.expected)
     transformer, algorithm = ((values.flatten(1)[:, -1] + 0.0).tolist() for values in both)  # + 0.0: no -0 is shown
     data = {

@@ -59,16 +59,22 @@ class Construction:
         loops = len(self.expected)
         return self.model(self.prompt, loops=loops, keep=loops)[:, :, self.compared]
 
-    def errors(self) -> Float[Tensor, " loops"]:
+    def errors(self, answers: Float[Tensor, "loops *answers"] | None = None) -> Float[Tensor, " loops"]:
         """The largest difference from the algorithm after every loop, relative to the largest of its answers."""
+        answers = self.answers() if answers is None else answers
         largest = self.expected.abs().flatten(1).amax(1)
-        return (self.answers() - self.expected).abs().flatten(1).amax(1) / largest.where(largest > 0, 1.0)
+        return (answers - self.expected).abs().flatten(1).amax(1) / largest.where(largest > 0, 1.0)
+
+
+def check_more_examples(d: int, examples: int) -> None:
+    """Raise unless there are more examples than dimensions."""
+    if examples <= d:
+        raise ValueError(f"`examples` must be above d={d}, or X'X is nearly singular; got {examples}.")
 
 
 def spectrum(d: int, examples: int) -> tuple[float, float]:
     """The interval that holds the eigenvalues of X'X for almost every prompt of `examples` pairs."""
-    if examples <= d:
-        raise ValueError(f"`examples` must be above d={d}, or X'X is singular; got {examples}.")
+    check_more_examples(d, examples)
     ratio = (d / examples) ** 0.5
     low = examples * max(1 - ratio, 0.1) ** 2
     return low / SLACK, SLACK * examples * (1 + ratio) ** 2
@@ -101,7 +107,7 @@ def gatmiry24_thm4(d: int, examples: int, loops: int) -> Construction:
 def chen24_thm4_2(d: int, examples: int, loops: int) -> Construction:
     """Gradient descent from any start as a causal loop of linear attention (chen24, Thm. 4.2)."""
     task, model = VectorGeneration(d=d), vector_generation.gaussian_generator(d, examples, loops)
-    rate, prompt = (examples**0.5 + d**0.5 + vector_generation.SLACK) ** -2, _draw(task, examples)
+    rate, prompt = vector_generation.safe_rate(d, examples), _draw(task, examples)
     # the task's q is 0; the theorem allows any
     prompt.xs[:, -1] = torch.randn(PROMPTS, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     alpha = prompt.ys[:, -1:]
@@ -199,7 +205,7 @@ def gao24_lemA_3(d: int, examples: int, loops: int) -> Construction:
 
 def gao24_lemA_4(d: int, examples: int, loops: int) -> Construction:
     """The layer of two softmax heads that takes a Newton step (gao24, Lemma A.4)."""
-    spectrum(d, examples)
+    check_more_examples(d, examples)
     case = cases.lemma_a4(d, examples, kappa=10, steps=loops)
     return _from_case(case, "M x_i, M <- 2 M - M S M from M = S, S = X'X of norm 1 and condition number 10")
 

@@ -11,6 +11,11 @@ too, up to twice the square.
 """
 
 
+def safe_rate(d: int, examples: int) -> float:
+    """1 / (sqrt(n) + sqrt(d) + 3)^2, below 1/L for nearly every prompt."""
+    return (examples**0.5 + d**0.5 + SLACK) ** -2
+
+
 def gaussian_generator(d: int, examples: int, loops: int) -> KernelTransformer:
     """Gradient descent as a loop that answers alpha with alpha theta^(T).
 
@@ -18,4 +23,4 @@ def gaussian_generator(d: int, examples: int, loops: int) -> KernelTransformer:
 
     Ref: chen24, Theorem 4.2, with a step in place of the 1/L of Theorem 5.8 that does not depend on the prompt.
     """
-    return vector_descent(d=d, rates=[(examples**0.5 + d**0.5 + SLACK) ** -2], loops=loops)
+    return vector_descent(d=d, rates=[safe_rate(d, examples)], loops=loops)

@@ -20,15 +20,6 @@ def interval(low: float, high: float, *, nodes: int) -> Nodes:
     return (low + high) / 2 + (high - low) / 2 * points, vectors[0].square()
 
 
-def compress(nodes: Nodes, count: int) -> Nodes:
-    """Gauss's rule of a discrete distribution: `count` nodes that are exact for polynomials below degree 2 count."""
-    points, weights = nodes
-    if len(points) <= count:
-        return nodes
-    values, vectors = torch.linalg.eigh(_lanczos(points, weights.sqrt(), count))
-    return values, vectors[0].square()
-
-
 def best_rates(nodes: Nodes, layers: int) -> Float[Tensor, " layers"]:
     """The rates a_t of the multilayer model with the least loss: one over the roots of the best polynomial.
 

@@ -98,8 +98,8 @@ class Quantity(ABC):
         return self._over_axis("geometric mean", geometric_mean, between)
 
     def least(self, between: Between = None) -> Quantity:
-        """The least value along the axis."""
-        return self._over_axis("least", min, between)
+        """The least value along the axis; infinite where one is, so that no claim holds by what is left."""
+        return self._over_axis("least", lambda numbers: min(numbers) if math.inf not in numbers else math.inf, between)
 
     def largest(self, between: Between = None) -> Quantity:
         """The largest value along the axis."""

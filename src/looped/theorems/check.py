@@ -67,7 +67,7 @@ class Finding:
     tolerance: bool = False
     """Whether the bound is a numerical tolerance for an exact statement."""
     form: Form = "as stated"
-    """Whether this is the paper's statement, a misprint, or its correction."""
+    """Whether this is the paper's statement, a misprint, its correction, or a step of a proof."""
     statement: str = ""
     """The statement of this form, where it differs from the theorem's."""
     remark: str = ""

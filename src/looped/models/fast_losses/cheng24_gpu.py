@@ -22,8 +22,8 @@ from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
 
-KINDS: dict[Kernel, int] = {kernels.linear: 0, kernels.relu: 1, kernels.exp: 2, softmax: 3}
-SOFTMAX: tl.constexpr = tl.constexpr(3)
+LINEAR, RELU, EXP, SOFTMAX = (tl.constexpr(kind) for kind in range(4))
+KINDS: dict[Kernel, tl.constexpr] = {kernels.linear: LINEAR, kernels.relu: RELU, kernels.exp: EXP, softmax: SOFTMAX}
 PROMPTS = 32
 """Prompts that a program takes at a time, one per thread."""
 BLOCK = 4
@@ -92,7 +92,7 @@ def _matrices(head: Any, layer: int) -> tuple[Tensor, ...]:
 
 def _constants(head: Any, width: int, kernel: Kernel) -> dict[str, Any]:
     sizes = {"WIDTH": width, "PROMPTS": PROMPTS, "num_warps": 1}
-    return {**sizes, "KIND": KINDS[kernel], "FREE": head.transform is not None}
+    return {**sizes, "KIND": KINDS[kernel].value, "FREE": head.transform is not None}
 
 
 @triton.jit
@@ -176,9 +176,9 @@ def _outer(sums, x, y):
 def _kernel(s, KIND: tl.constexpr):
     """h(s); not for the softmax."""
     h = s
-    if KIND == 1:
+    if KIND == RELU:
         h = tl.maximum(s, 0.0)
-    if KIND == 2:
+    if KIND == EXP:
         h = tl.exp(s)
     return h
 
@@ -187,9 +187,9 @@ def _kernel(s, KIND: tl.constexpr):
 def _grad_raw(s, h, grad_h, KIND: tl.constexpr):
     """The gradient along s, given that along h(s); not for the softmax."""
     grad_s = grad_h
-    if KIND == 1:
+    if KIND == RELU:
         grad_s = tl.where(s > 0, grad_h, 0.0)
-    if KIND == 2:
+    if KIND == EXP:
         grad_s = h * grad_h
     return grad_s
 
@@ -239,7 +239,7 @@ def _forward(
         _store(after, moved + (out[D] + r * sums[D - LOW],), 0, j, b, tokens, count, there)
 
 
-@triton.jit(do_not_specialize=["count", "lanes"])
+@triton.jit(do_not_specialize=["count", "lanes"])  # lanes is PROMPTS, where it is not to be known
 def _backward(
     rows, back, base, before, scratch, score, transform, label, parts, tokens, count, lanes, first_query,
     FIRST: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr, FREE: tl.constexpr, PROMPTS: tl.constexpr,

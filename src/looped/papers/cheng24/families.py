@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from looped.config import encode
 from looped.experiment import Adam, hash_of
-from looped.files import write_json
+from looped.files import finite, write_json
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
 from looped.functional.matrices import to_identity
@@ -165,10 +166,20 @@ def outcomes(cases: Iterable[Case], training: FamilyTraining, context: Context) 
     finally:
         torch.set_num_threads(threads)
         _pool.cache_clear()
+        _test.cache_clear()
     records = {case: json.loads(_record(case, training, context).read_text()) for case in wanted}
     for family in sorted({record["family"] for record in records.values()}):
         context.note_training(Folder(context.runs / family, ""))
-    return {case: Outcome(**record["outcome"]) for case, record in records.items()}
+    return {case: Outcome(**_with_infinity(record["outcome"])) for case, record in records.items()}
+
+
+def _with_infinity(content: Any) -> Any:
+    """JSON data with infinity for null: a model that diverged has no finite loss, and JSON no infinite number."""
+    if isinstance(content, dict):
+        return {key: _with_infinity(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [_with_infinity(value) for value in content]
+    return math.inf if content is None else content
 
 
 def _record(case: Case, training: FamilyTraining, context: Context) -> Path:
@@ -210,7 +221,7 @@ def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Co
             distances=watched[:, part].permute(1, 0, 2).tolist(),
         )
         record = {"family": trained.folder.path.name, "outcome": asdict(outcome)}
-        write_json(_record(case, training, context), record)
+        write_json(_record(case, training, context), finite(record))
     del family, trained, weights
     if device.type == "cuda":  # a captured step holds the memory of its tensors
         gc.collect()

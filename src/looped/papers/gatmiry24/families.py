@@ -118,9 +118,9 @@ class LossCurves:
 
 @dataclass(frozen=True, kw_only=True)
 class NearBest(Learned):
-    """A claim is judged where all models that it reads, of every seed, lose little more than the best weights.
+    """A claim is judged where all models of the cells that it reads lose little more than the best weights.
 
-    Every place of the curve is a model of its own.
+    Every place of a curve is a model of its own; those of all depths and seeds count.
     """
 
     factor: float = 1.3

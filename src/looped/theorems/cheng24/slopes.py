@@ -71,10 +71,10 @@ def form_direction(
 ) -> Float[Tensor, "*batch d d"]:
     """R~, the direction of the form that stands for R. Ref: cheng24, Eq. (37), (55) and (70).
 
-    B, C: tr(R Sigma^1/2) / d Sigma^-1/2;  A: tr(Sigma^-1/2 R Sigma^1/2) / d I
+    B, C: tr(R Sigma^1/2) / d Sigma^-1/2;  A: tr(R) / d I
     """
     inverse = torch.linalg.inv(root)
-    inside = inverse @ direction @ root if name == "A" else direction @ root
+    inside = direction if name == "A" else direction @ root
     sizes = inside.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     return sizes * (torch.eye(len(root), dtype=root.dtype) if name == "A" else inverse)
 

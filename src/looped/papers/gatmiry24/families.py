@@ -161,7 +161,6 @@ def train(shared: Models, members: Sequence[Member], context: Context) -> Scores
     # named by its seed alone, a member starts alike in every family
     generators = [torch.Generator().manual_seed(stream(member.seed, "weights")) for member in members]
     first = [training.first_weights(shape, seed) for seed in generators]
-    start = {} if training.start is None else {"start": training.start, "spread": training.spread}
     family = training.train(
         {
             name: torch.stack([weights[name] for weights in first]).to(context.device, covariance.dtype)
@@ -169,7 +168,7 @@ def train(shared: Models, members: Sequence[Member], context: Context) -> Scores
         },
         **covariance.objective(members, context.device)._asdict(),
         kind=shared.kind,
-        identity={"covariance": encode(covariance), "members": encode(members), "std": training.std, **start},
+        identity={"covariance": encode(covariance), "members": encode(members), "training": encode(training)},
         context=context,
     )
     return scores(family)

@@ -36,7 +36,7 @@ BEST = {"looped": "best looped", "multilayer": "best multilayer"}
 """Kind -> `model` label of its best weights."""
 
 
-def depths_of(scale: str, setting: str, kappa: int) -> tuple[int, ...]:
+def figure_1_depths(scale: str, setting: str, kappa: int) -> tuple[int, ...]:
     """Depths of Figure 1; for the largest kappa also those at which models are compared.
 
     For a small kappa deep models lose so little that their loss rests on eigenvalues too rare to train on.
@@ -50,7 +50,7 @@ def by_depth(scale: str, kinds: tuple[Kind, ...] = KINDS) -> dict[Cell, Models]:
     return {
         Cell(setting=setting, model=kind, kappa=kappa): Models(
             kind=kind,
-            depths=depths_of(scale, setting, kappa),
+            depths=figure_1_depths(scale, setting, kappa),
             windows=spread(kappa),
             covariance=covariance,
             training=training,

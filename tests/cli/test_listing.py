@@ -62,7 +62,8 @@ def test_results_here_come_before_those_of_looped_and_hide_no_others(listed, tmp
     assert {claim["verdict"] for name, claim in claims.items() if name not in (first, second)} == {"not run"}
 
 
-def test_a_claim_is_a_line_with_verdict_value_interval_bound_and_scale_and_the_counts_come_last(call, tmp_path):
+def test_a_claim_is_a_line_with_verdict_value_interval_bound_and_scale(call, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "250")
     for name, verdict in (("yang24.fig2", "fails"), ("yang24.fig3", "not judged")):
         write_json(tmp_path / f"{name}.paper.json", result(name, verdict))
     code, out, error = call("list", "claims", "--results", tmp_path)
@@ -76,6 +77,9 @@ def test_a_claim_is_a_line_with_verdict_value_interval_bound_and_scale_and_the_c
     asked = first.check.conditions[0].asked
     assert cells[f"yang24.fig2.{first.name}"] == ["fails", "1 [0.5, 1.5]", asked, "paper"]
     assert cells[f"yang24.fig3.{second.name}"][-1] == "a model predicts worse than zero"
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = call("list", "claims", "--results", tmp_path)[1]
+    assert (narrow.count("fails"), max(map(len, narrow.splitlines())) <= 80) == (2, True)  # one is in the counts
     data = json.loads(call("list", "claims", "--results", tmp_path, "--json")[1])
     assert data["verdicts"] == {"holds": 0, "fails": 1, "undecided": 0, "not judged": 1, "not run": total - 2}
     facts = data["claims"][f"yang24.fig2.{first.name}"]

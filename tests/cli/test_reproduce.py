@@ -98,19 +98,14 @@ def test_bad_input_is_one_line(refused, tmp_path, arguments, expected):
     assert not (tmp_path / "figures").exists()
 
 
-def test_the_results_of_this_repository_are_of_todays_settings_and_judged_as_they_say():
+def test_the_results_of_this_repository_are_of_todays_settings_and_judged_and_traced_as_they_say():
+    """Also seconds, seeds and commit; a result that took no time says where its models were trained."""
     results = kept_results(RESULTS)
     assert len(results) > 40
     for result in results:
         assert not result.outdated, result.path
         written = {claim["id"]: claim["verdict"] for claim in json.loads(result.path.read_text())["claims"]}
         assert written == {claim.id: claim.verdict for claim in result.claims}, result.path
-    assert {path.stem for path in (RESULTS / "figures").iterdir()} == {path.stem for path in RESULTS.glob("*.json")}
-
-
-def test_the_results_of_this_repository_say_who_measured_and_who_trained():
-    """Seconds, seeds and commit of the measurement; one that took no time says where its models were trained."""
-    for result in kept_results(RESULTS):
         origin = result.provenance
         assert origin["commit"], result.path
         assert origin["seeds"] == result.table.seeds(), result.path
@@ -120,6 +115,7 @@ def test_the_results_of_this_repository_say_who_measured_and_who_trained():
         elif result.study.learned is not None and origin["seconds"] < 1:
             assert origin["trained_by"]["seconds"] > 1, result.path
             assert {"result", "command", "commit", "device"} <= origin["trained_by"].keys(), result.path
+    assert {path.stem for path in (RESULTS / "figures").iterdir()} == {path.stem for path in RESULTS.glob("*.json")}
 
 
 def test_trainings_count_once_and_for_their_part_of_a_batch():

@@ -28,7 +28,6 @@ from looped.papers.yang24.variants import LOOPED, UNLOOPED, with_loops
 from looped.studies import Cell, Context, Study, Table
 from looped.studies.measures import trained_loops
 from looped.tasks.shifts import ScaledX
-from studies.planted import verdicts
 
 MODULES = (architectures, classes, loops, prompts, shifts)
 STUDIES = {study.name: study for module in MODULES for study in vars(module).values() if isinstance(study, Study)}
@@ -170,31 +169,6 @@ def test_slow_baselines_have_prompts_of_their_own(tmp_path):
     [series] = table.where("by_examples", model="least squares")
     assert series.value == pytest.approx(task.error(least_squares(prompt), prompt).mean(0).tolist())
     assert len(list((tmp_path / "baselines").iterdir())) == 3
-
-
-def paper_table(study):
-    """A table of the form that a figure's claims read at paper scale; the numbers do not matter."""
-    table, measure = Table(), study.measure("paper")
-    named = [{"shift": name} for name, _ in getattr(measure, "shifts", ())] or [{}]
-    for cell, experiment in study.cells("paper").items():
-        for labels in (Cell(cell, **more) for more in named):
-            table.add(labels, "by_examples", [1.0] * 41, x=range(41), seed=0)
-            table.add(labels, "by_loops", [1.0] * 500, x=range(1, 501), seed=0)
-            table.add(labels, "trained_loops", trained_loops(experiment), seed=0)
-    return table
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["fig6.noisy_peak", "fig7.more_loops_than_layers", "fig7.width_saturates", "fig9.sparse_easier",
-     "fig9.relu_needs_few", "fig13.tree_needs_more", "fig15.skewed.deeper_better",
-     "fig16.scaled_by_2"],
-)  # fmt: skip
-def test_claims_about_the_papers_own_sizes_can_hold_and_can_fail(name):
-    figure, _, claim_name = name.partition(".")
-    study = STUDIES[f"yang24.{figure}"]
-    [claim] = [claim for claim in study.claims if claim.name == claim_name]
-    assert verdicts(claim, paper_table(study)) == {"holds", "fails"}
 
 
 def test_unlooped_models_are_drawn_at_their_layers():

@@ -4,15 +4,16 @@ A claim fails for the reason that its sentence names: the model that it praises 
 rises. `test_every_study.py` holds that no claim is missing here, and that every plant fails.
 """
 
+from looped.papers import chen24
 from studies.planted import plant
 
 LOOPED, UNLOOPED = "looped transformer", "transformer"
 
 CHEN24 = {
-    "chen24.fig1.below_bound": plant("is larger", "error", model=LOOPED),
-    "chen24.fig1.faster": plant("is smaller", "decay_rate", model=LOOPED, n=max),
-    "chen24.fig1.kappa": plant("is larger", "kappa", model=LOOPED),
-    "chen24.fig1.gap": plant("is larger", "decay_rate", model=LOOPED, n=max),
+    "chen24.fig1.below_bound": plant("has the other sign", "excess", model=chen24.PRECISE),
+    "chen24.fig1.faster": plant("is smaller", "decay_rate", model=chen24.PRECISE, n=max),
+    "chen24.fig1.kappa": plant("is larger", "kappa", model=chen24.FLOAT64),
+    "chen24.fig1.gap": plant("is larger", "decay_rate", model=chen24.PRECISE, n=max),
 }
 
 CHENG24 = {

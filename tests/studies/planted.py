@@ -14,7 +14,7 @@ from looped.studies.table import Cell, Series, Table
 DRAWS = 400
 FACTOR = 1e6
 """How far a planted failure is from the numbers for which the claim holds."""
-SIGNED, SHARES = ("difference", "behind_looped"), ("accuracy",)
+SIGNED, SHARES = ("difference", "behind_looped", "excess"), ("accuracy",)
 """Quantities that may be negative, and those that are at most 1; the others are errors, distances, rates and sizes."""
 PAPER_AXES = {"by_examples": range(41), "by_loops": (*range(1, 41), 500)}
 """Places of a curve that claims name and that smaller scales may not have."""
@@ -74,11 +74,6 @@ def guarded(claim: Claim, table: Table, study: Study) -> str:
     return judge(claim, table, study=study.name, scale="paper", preview=False, learned=study.learned).verdict
 
 
-def verdicts(claim: Claim, table: Table) -> set[str]:
-    """Which of holds and fails the claim can have on tables of this form."""
-    return {verdict(claim, table) for table in _tables(claim, table)} & {"holds", "fails"}
-
-
 def holding(claim: Claim, table: Table, numbers: Mapping[str, Callable[[float], float]]) -> Table:
     """A table of this form for which the claim holds, all seeds of a cell alike; `numbers` by place are not drawn."""
     for other in _tables(claim, table):
@@ -96,16 +91,22 @@ def holding(claim: Claim, table: Table, numbers: Mapping[str, Callable[[float], 
 def _tables(claim: Claim, table: Table):
     """The table with other numbers in the quantities that the claim reads."""
     quantities = {leaf.of for leaf in claim.check.leaves()} - {"trained_loops"}
+    first: dict[tuple[Cell, str], float] = {}
+    for series in table:
+        first.setdefault((series.cell, series.quantity), series.value[0])
     for draw in range(DRAWS):
-        yield Table(_other(series, draw) if series.quantity in quantities else series for series in table)
+        yield Table(
+            _other(series, draw, first[series.cell, series.quantity]) if series.quantity in quantities else series
+            for series in table
+        )
 
 
-def _other(series: Series, draw: int) -> Series:
+def _other(series: Series, draw: int, first: float) -> Series:
     """The same numbers for all seeds of a cell, up or down by a factor and a slope along the axis, without spread."""
     source = random.Random(f"{draw} {series.cell} {series.quantity}")
     width = (0.05, 0.5, 3.0)[draw % 3]
     factor, slope = source.gauss(0, width), source.gauss(0, width)
-    start = (abs(series.value[0]) or 1.0, source.choice((1.0, 0.1)), 0.1, 0.01, 0.001)[draw % 5]
+    start = (abs(first) or 1.0, source.choice((1.0, 0.1)), 0.1, 0.01, 0.001)[draw % 5]
     sign = source.choice((1, -1)) if series.quantity in SIGNED else 1
     values = tuple(sign * start * math.exp(factor + slope * share) for share in _along_axis(series))
     values = tuple(min(1.0, value) for value in values) if series.quantity in SHARES else values

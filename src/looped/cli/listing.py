@@ -77,7 +77,7 @@ def list_all(
     for title, entries in shown.items():
         rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
         for _ in range(CLAIM_COLUMNS if title == "claims" and not quiet else 0):
-            rows.add_column(no_wrap=True)
+            rows.add_column(overflow="fold")  # in a narrow terminal; cropped, a line would lose its verdict
         for name, facts in entries.items():
             texts = () if quiet else columns.get(title, lambda line: (line,))(facts)
             rows.add_row(name, *map(escape, texts))

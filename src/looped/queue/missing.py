@@ -1,17 +1,17 @@
 """The trainings and measurements that figures lack at a scale, each once, in the order in which they are wanted.
 
 RUNS/NAME-HASH/                       a training; `failed` in it says why the queue leaves it alone
-RUNS/results/NAME.SCALE.json          a result that the queue measured
-RESULTS/NAME.SCALE.json               all results, those included
-RESULTS/paper_runs/home.json          what `looped queue --unpack` brought home; it travels with the sources
+RUNS/results/NAME.SCALE.json          a result that the queue measured; a copy goes to RESULTS
+RESULTS/paper_runs/home.json          the trainings that were brought home; it travels with the sources
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from looped.experiment import Experiment
 from looped.files import read_json
@@ -22,41 +22,66 @@ from looped.training.grid import kept_by_hash
 from looped.training.kept import own_results
 from looped.training.trials import standing
 
-YANG_AND_GAO = (
-    "gao24.fig2 yang24.fig10b yang24.fig3 yang24.fig4 yang24.fig12 yang24.fig6 yang24.fig15 yang24.fig16 gao24.fig5 "
-    "yang24.fig5 yang24.fig14 yang24.fig8 yang24.fig7 gao24.fig3 gao24.fig4 yang24.fig11 yang24.fig9 yang24.fig13 "
-    "yang24.fig17 yang24.table2 gao24.table"
+ORDER = (
+    *("gao24.fig2", "yang24.fig10b", "yang24.fig3", "yang24.fig4", "yang24.fig12", "yang24.fig6", "yang24.fig15"),
+    *("yang24.fig16", "gao24.fig5", "yang24.fig5", "yang24.fig14", "yang24.fig8", "yang24.fig7", "gao24.fig3"),
+    *("gao24.fig4", "yang24.fig11", "yang24.fig9", "yang24.fig13", "yang24.fig17", "yang24.table2", "gao24.table"),
 )
-ORDER = {name: place for place, name in enumerate(YANG_AND_GAO.split())}
 """Figures that come first; the others follow in the order of the papers."""
-Status = Literal["waiting", "stopped", "failed", "ready"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where trainings and results lie."""
+class Figures:
+    """Figures at one scale, and where their trainings and results lie."""
 
+    studies: Sequence[Study]
+    """The most wanted first."""
+    scale: str
+    """smoke, cpu or paper."""
     runs: Path
     """Run folders."""
     results: Path
     """Results of figures."""
 
     @property
-    def measured(self) -> Path:
-        """Results that the queue measured itself."""
-        return self.runs / "results"
-
-    @property
     def home_file(self) -> Path:
-        """The record of what was brought home."""
+        """The record of the trainings that were brought home."""
         return self.results / "paper_runs" / "home.json"
 
     def home(self) -> dict[str, dict[str, Any]]:
-        """`runs`: the provenance of every training at home; `results`: the settings of every result at home."""
+        """Device and seconds of every training that was brought home, by run folder."""
         record = read_json(self.home_file) if self.home_file.exists() else {}
-        if not isinstance(record, dict) or not all(isinstance(part, dict) for part in record.values()):
-            raise ValueError(f"{self.home_file} is damaged: it holds no records. Restore it from a copy.")
-        return {"runs": {}, "results": {}, **record}
+        if not isinstance(record, dict) or not all(isinstance(facts, dict) for facts in record.values()):
+            raise ValueError(f"{self.home_file} is damaged: it is no record of trainings. Restore it from a copy.")
+        return record
+
+    def result(self, study: Study) -> dict[str, Any]:
+        """The result of a figure as measured with today's settings; empty where there is none."""
+        folders = [self.results, self.runs / "results", *([shipped] if (shipped := own_results()) else [])]
+        files = [path for folder in folders if (path := folder / f"{study.name}.{self.scale}.json").exists()]
+        key = study.settings_hash(self.scale)
+        return next((data for file in files if (data := read_json(file)).get("settings_hash") == key), {})
+
+    def trainings(self, study: Study) -> list[Experiment]:
+        """Every training that a figure asks for; a family, which trains while it is measured, is not among them.
+
+        The weights that a training starts from come before it, if a recipe trains them.
+        """
+        measure = study.measure(self.scale)
+        seeds = getattr(measure, "seeds", None) or (getattr(measure, "seed", 0),)
+        cells = [cell for cell in study.cells(self.scale).values() if isinstance(cell, Experiment)]
+        runs = [replace(cell, train=replace(cell.train, seed=seed)) for cell in cells for seed in seeds]
+        starts = {run.train.start for run in runs} - {None}
+        made = (recipe_at(name, self.scale) for name in recipes()) if starts else ()
+        return [*(run for run in made if run.folder in starts), *runs]
+
+
+def figures(studies: Sequence[Study], scale: str, *, runs: Path, results: Path) -> Figures:
+    """The studies that have this scale, in order."""
+    places = {name: place for place, name in enumerate(ORDER)}
+    chosen = [study for study in studies if scale in study.scales]
+    chosen.sort(key=lambda study: places.get(study.name, len(places)))
+    return Figures(studies=chosen, scale=scale, runs=runs, results=results)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,94 +92,46 @@ class Entry:
     """The run folder, or the figure."""
     figures: tuple[str, ...]
     """The figures that lack it."""
-    experiment: Experiment | None = None
-    """What is to be trained; None for a measurement."""
-    study: Study | None = None
-    """What is to be measured; None for a training."""
-    status: Status
-    """waiting (for its turn, or for other trainings), stopped (a part is saved), failed, or ready to be measured."""
+    what: Experiment | Study
+    """What is to be trained or measured."""
+    status: str
+    """waiting, stopped (a part is saved), failed, or ready to be measured."""
     step: int = 0
     """Steps done and saved."""
     message: str = ""
     """Why it failed, or what it waits for."""
 
 
-def trainings(study: Study, scale: str) -> list[Experiment]:
-    """Every training that a figure's measure asks for; families and figures without a training have none here."""
-    measure = study.measure(scale)
-    seeds = getattr(measure, "seeds", None) or (getattr(measure, "seed", 0),)
-    return [
-        replace(cell, train=replace(cell.train, seed=seed))
-        for cell in study.cells(scale).values()
-        if isinstance(cell, Experiment)
-        for seed in seeds
-    ]
-
-
-def has_result(study: Study, scale: str, places: Places) -> bool:
-    """Whether the figure is measured with today's settings, here or in the results that come with the sources."""
-    folders = [places.results, places.measured, *([shipped] if (shipped := own_results()) else [])]
-    files = [path for folder in folders if (path := folder / f"{study.name}.{scale}.json").exists()]
-    return any(read_json(file).get("settings_hash") == study.settings_hash(scale) for file in files)
-
-
-def missing(studies: Sequence[Study], scale: str, places: Places) -> list[Entry]:
+def missing(asked: Figures) -> list[Entry]:
     """What the figures lack, in order: the trainings of a figure, then its measurement."""
-    lacking = [study for study in in_order(studies, scale) if not has_result(study, scale, places)]
-    wanted = {study.name: {run.folder: run for run in trainings(study, scale)} for study in lacking}
-    starts = _starts(scale, [run for runs in wanted.values() for run in runs.values()])
-    home = places.home()["runs"]
-    hashes = {run.hash for runs in wanted.values() for run in runs.values()}
-    kept = kept_by_hash(hashes | {run.hash for run in starts.values()})
+    wanted = {study.name: asked.trainings(study) for study in asked.studies if not asked.result(study)}
+    users: dict[str, list[str]] = {}
+    for name, runs in wanted.items():
+        for run in runs:
+            users.setdefault(run.folder, []).append(name)
+    kept = kept_by_hash({run.hash for runs in wanted.values() for run in runs})
     entries: dict[str, Entry] = {}
-    for study in lacking:
-        absent = []
-        for run in _first_stages(wanted[study.name].values(), starts):
-            status = standing(places.runs / run.folder)
-            if status.status == "finished" or run.hash in kept:
-                continue
-            absent.append(run.folder)
-            if run.folder in home:
-                continue
-            failed = places.runs / run.folder / "failed"
-            entries.setdefault(
-                run.folder,
-                Entry(
-                    name=run.folder,
-                    figures=tuple(name for name, runs in wanted.items() if run.folder in runs) or (study.name,),
-                    experiment=run,
-                    status="failed" if failed.exists() else "stopped" if status.step else "waiting",
-                    step=status.step,
-                    message=failed.read_text().strip() if failed.exists() else "",
-                ),
+    for study in asked.studies:
+        if study.name in wanted:
+            absent = list(_absent(wanted[study.name], asked, kept, users))
+            entries |= {entry.name: entry for entry in absent if entry.status != "at home"}
+            counts = Counter("at home" if entry.status == "at home" else "to train" for entry in absent)
+            message = ", ".join(f"{count} {where}" for where, count in counts.items())
+            status = "waiting" if absent else "ready"
+            entries[study.name] = Entry(
+                name=study.name, figures=(study.name,), what=study, status=status, message=message
             )
-        here = sum(name not in home for name in absent)
-        waits = f"{here} to train" if here else f"the weights of {len(absent)} trainings are at home" if absent else ""
-        status = "waiting" if absent else "ready"
-        entries[study.name] = Entry(name=study.name, figures=(study.name,), study=study, status=status, message=waits)
     return list(entries.values())
 
 
-def in_order(studies: Sequence[Study], scale: str) -> list[Study]:
-    """The studies that have this scale, the most wanted first."""
-    chosen = [study for study in studies if scale in study.scales]
-    if not chosen:
-        raise ValueError(f"none of these figures has the scale `{scale}`. Take smoke, cpu or paper.")
-    return sorted(chosen, key=lambda study: ORDER.get(study.name, len(ORDER)))
-
-
-def _starts(scale: str, asked: Sequence[Experiment]) -> dict[str, Experiment]:
-    """The trainings that others start from, by folder: looked for among the figures' own and the recipes'."""
-    names = {run.train.start for run in asked} - {None}
-    if not names:
-        return {}
-    known = {run.folder: run for run in [*asked, *(recipe_at(name, scale) for name in recipes())]}
-    return {name: known[name] for name in names if name in known}
-
-
-def _first_stages(runs: Any, starts: Mapping[str, Experiment]) -> Iterator[Experiment]:
-    """Every training, after the one that it starts from."""
+def _absent(runs: Sequence[Experiment], asked: Figures, kept: Any, users: dict[str, list[str]]) -> Iterator[Entry]:
+    """The trainings that are neither finished here nor kept models; those whose weights are at home are `at home`."""
+    home = asked.home()
     for run in runs:
-        if run.train.start in starts:
-            yield starts[run.train.start]
-        yield run
+        path = asked.runs / run.folder
+        stand = standing(path)
+        if stand.status != "finished" and run.hash not in kept:
+            reason = (path / "failed").read_text().strip() if (path / "failed").exists() else ""
+            status = "at home" if run.folder in home else "failed" if reason else stand.status
+            about = {"status": status, "step": stand.step, "message": reason}
+            yield Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about)

@@ -11,17 +11,16 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from looped.experiment import TrainConfig
-from looped.files import check_folder, read_json, write_bytes, write_json
-from looped.queue.missing import Places, in_order, trainings
-from looped.studies.study import Study
-from looped.training.folder import Checkpoint, checkpoint_path, read_checkpoint
+from looped.files import check_folder, write_bytes, write_json
+from looped.queue.missing import Figures
+from looped.training.folder import Checkpoint, read_checkpoint
 from looped.training.run import Run
 from looped.training.trials import standing
 
@@ -32,16 +31,16 @@ HALF_FROM = 4_000_000
 NAME = re.compile(r"looped-([0-9a-f]{10})-(\d\d)-of-(\d\d)")
 
 
-def pack(studies: Sequence[Study], scale: str, places: Places, target: Path) -> list[str]:
+def pack(asked: Figures, target: Path) -> list[str]:
     """Write what was finished here and is not at home yet; returns the names.
 
-    Results come first, then finished trainings with the weights that an evaluation reads, then, if there is room, the
-    last checkpoints of trainings under way. What has no room travels next time.
+    Results come first, then finished trainings, then checkpoints of trainings under way. What has no room travels next
+    time.
     """
     check_folder(target, "the archive")
     archive, packed, room = io.BytesIO(), [], PIECE_BYTES * MAX_PIECES - 20_000
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=archive, mode="w") as tar:
-        for path in _parcels(studies, scale, places, Path(folder)):
+        for path in _parcels(asked, Path(folder)):
             size = sum(file.stat().st_size + 1024 for file in [path, *path.rglob("*")])
             if size <= room:
                 room -= size
@@ -55,96 +54,76 @@ def pack(studies: Sequence[Study], scale: str, places: Places, target: Path) -> 
     return packed
 
 
-def _parcels(studies: Sequence[Study], scale: str, places: Places, folder: Path) -> Iterator[Path]:
-    """What may travel, each as a file or folder in `results`, `finished` or `unfinished`."""
-    home = places.home()
-    for file in sorted(places.measured.glob(f"*.{scale}.json")):
-        if home["results"].get(file.name) != read_json(file)["settings_hash"]:
-            yield file
-    asked = {run.folder for study in in_order(studies, scale) for run in trainings(study, scale)}
-    begun = [places.runs / name for name in sorted(asked - home["runs"].keys()) if (places.runs / name).is_dir()]
-    for status, copy in (("finished", _small), ("stopped", _last_checkpoint)):
-        for path in begun:
-            if standing(path).status == status:
-                yield copy(Run.open(path), folder)
+def _parcels(asked: Figures, folder: Path) -> Iterator[Path]:
+    """What may travel: files in `results`, folders in `runs`."""
+    yield from sorted((asked.runs / "results").glob(f"*.{asked.scale}.json"))
+    names = {run.folder for study in asked.studies for run in asked.trainings(study)} - asked.home().keys()
+    paths = [asked.runs / name for name in sorted(names)]
+    for status in ("finished", "stopped"):
+        yield from (_copy(Run.open(path), folder / "runs") for path in paths if standing(path).status == status)
 
 
-def _small(run: Run, folder: Path) -> Path:
-    """A copy of a finished run with the weights that an evaluation reads, of the last checkpoint.
+def _copy(run: Run, folder: Path) -> Path:
+    """A copy of the last checkpoint; of a finished run only the weights that an evaluation reads.
 
-    A training that keeps more checkpoints than usual is one whose figure chooses among them, so all of them come.
+    A run that keeps more checkpoints than usual is one whose figure chooses among them, so all of them come.
     """
-    copy = Run.create(folder / "finished" / run.path.name, run.experiment)
-    shutil.copy(run.path / "metrics.jsonl", copy.path)
+    copy = Run.create(folder / run.path.name, run.experiment)
+    for name in ("metrics.jsonl", "provenance.json"):
+        if (run.path / name).exists():
+            shutil.copy(run.path / name, copy.path)
     several = run.experiment.train.keep_checkpoints > TrainConfig.keep_checkpoints
     for step in run.steps if several else run.steps[-1:]:
         checkpoint = read_checkpoint(run.path, step)
         part = "average" if checkpoint.part("average") else "model"
-        weights = {f"{part}/{name}": value for name, value in checkpoint.part(part).items()}
-        if sum(value.numel() for value in weights.values()) > HALF_FROM:
-            weights = {name: _to_half(value) for name, value in weights.items()}
-        copy.save(Checkpoint(step, checkpoint.finished, weights))
-    write_json(copy.path / "provenance.json", {**run.provenance(), "weights": f"{part} alone"})
+        if standing(run.path).status == "finished":
+            weights = {f"{part}/{name}": value for name, value in checkpoint.part(part).items()}
+            large = sum(value.numel() for value in weights.values()) > HALF_FROM
+            weights = {
+                name: value.half() if large and value.is_floating_point() else value for name, value in weights.items()
+            }
+            checkpoint = Checkpoint(step, checkpoint.finished, weights)
+            rounded = ", rounded to float16" if large else ""
+            write_json(copy.path / "provenance.json", {**run.provenance(), "weights": f"{part} alone{rounded}"})
+        copy.save(checkpoint)
     return copy.path
 
 
-def _to_half(value: torch.Tensor) -> torch.Tensor:
-    """As float16, unless that would overflow."""
-    fits = value.is_floating_point() and value.abs().max() < torch.finfo(torch.float16).max
-    return value.half() if fits else value
-
-
-def _last_checkpoint(run: Run, folder: Path) -> Path:
-    """A copy of a run with all that is needed to go on."""
-    copy = folder / "unfinished" / run.path.name
-    (copy / "checkpoints").mkdir(parents=True)
-    for name in ("config.json", "metrics.jsonl", "provenance.json"):
-        if (run.path / name).exists():
-            shutil.copy(run.path / name, copy)
-    shutil.copy(checkpoint_path(run.path, run.steps[-1]), copy / "checkpoints")
-    return copy
-
-
-def unpack(source: Path, places: Places) -> list[str]:
+def unpack(source: Path, asked: Figures) -> list[str]:
     """Put what `pack` wrote into the runs and results, and record it as being at home; returns the names."""
-    check_folder(places.runs, "the runs")
-    record, names = places.home(), []
+    record, names = asked.home(), []
     for content in _archives(source):
-        with tempfile.TemporaryDirectory(dir=places.runs, prefix=".unpack") as folder:
+        for place in (asked.runs, asked.home_file.parent):
+            check_folder(place, "what was brought")
+        with tempfile.TemporaryDirectory(dir=asked.runs, prefix=".unpack") as folder:
             with tarfile.open(fileobj=io.BytesIO(content)) as tar:
                 tar.extractall(folder, filter="data")
-            for file in Path(folder).glob("results/*.json"):
-                places.results.mkdir(parents=True, exist_ok=True)
-                write_bytes(places.results / file.name, file.read_bytes())
-                record["results"][file.name] = read_json(file)["settings_hash"]
-                names.append(file.name)
-            for path in sorted(Path(folder).glob("*finished/*")):
-                if path.parent.name == "finished":
-                    record["runs"][path.name] = _to_float32(Run.open(path))
-                if _put(path, places.runs / path.name):
-                    names.append(path.name)
-    places.home_file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(places.home_file, record)
+            for path in sorted(Path(folder).glob("*/*")):
+                names.append(path.name)
+                if path.is_file():
+                    write_bytes(asked.results / path.name, path.read_bytes())
+                    continue
+                if standing(path).status == "finished":
+                    record[path.name] = _restored(Run.open(path))
+                _put(path, asked.runs / path.name)
+        write_json(asked.home_file, record)
     return names
 
 
 def _archives(source: Path) -> Iterator[bytes]:
-    """The whole archives in a folder; a missing or damaged piece is a ValueError."""
+    """The archives in a folder; a missing or damaged piece is a ValueError."""
     matches = [match for path in sorted(source.glob("looped-*")) if (match := NAME.fullmatch(path.name))]
     if not matches:
         raise ValueError(f"{source} holds no files that `looped queue --pack` wrote. Name the folder that does.")
-    for digest in dict.fromkeys(match[1] for match in matches):
-        pieces = [match for match in matches if match[1] == digest]
-        content = b"".join((source / match[0]).read_bytes() for match in pieces)
-        if len(pieces) != int(pieces[0][3]) or hashlib.sha256(content).hexdigest()[:10] != digest:
-            wanted = f"all {int(pieces[0][3])} files looped-{digest}-*"
-            raise ValueError(f"{source} does not hold {wanted} whole. Bring them again.")
+    for digest, count in dict.fromkeys((match[1], match[3]) for match in matches):
+        content = b"".join((source / match[0]).read_bytes() for match in matches if match[1] == digest)
+        if hashlib.sha256(content).hexdigest()[:10] != digest:
+            raise ValueError(f"{source} does not hold all {int(count)} of looped-{digest}-* whole. Bring them again.")
         yield content
 
 
-def _to_float32(run: Run) -> dict[str, object]:
-    """Undo float16, so that the model computes in float32; returns the provenance."""
-    origin = run.provenance()
+def _restored(run: Run) -> dict[str, object]:
+    """Weights in float32 again, in which the model then computes; returns what is recorded about the training."""
     for step in run.steps:
         checkpoint = read_checkpoint(run.path, step)
         if any(value.dtype is torch.float16 for value in checkpoint.tensors.values()):
@@ -153,16 +132,12 @@ def _to_float32(run: Run) -> dict[str, object]:
                 for name, value in checkpoint.tensors.items()
             }
             run.save(replace(checkpoint, tensors=tensors))
-            origin |= {"weights": "average alone, rounded to float16"}
-    write_json(run.path / "provenance.json", origin)
+    origin = run.provenance()
     return {key: origin[key] for key in ("device", "train_seconds", "side_by_side") if key in origin}
 
 
-def _put(path: Path, target: Path) -> bool:
-    """Move a run folder to its place, unless that one is finished or has gone further."""
-    new, old = standing(path), standing(target)
-    if old.status == "finished" or (new.status != "finished" and old.step >= new.step):
-        return False
-    shutil.rmtree(target, ignore_errors=True)
-    path.rename(target)
-    return True
+def _put(path: Path, target: Path) -> None:
+    """Move a run folder to its place, unless the one there has gone as far."""
+    if not target.exists() or standing(target).step < standing(path).step:
+        shutil.rmtree(target, ignore_errors=True)
+        path.rename(target)

@@ -144,10 +144,10 @@ def test_the_minutes_end_what_is_inside_and_a_stop_by_somebody_else_is_told_apar
 
 
 def test_seconds_are_those_of_like_trainings_scaled_to_the_steps_left(away, tmp_path):
-    asked = replace(away[0], runs=tmp_path / "runs")
+    asked = smoke(tmp_path, "yang24.fig4")
     run = asked.trainings(asked.studies[0])[0]
     entry = Entry(name="new", figures=(), what=training(run, steps=50, seed=9), status="waiting")
-    assert Predictions(replace(asked, results=tmp_path), CPU).of(entry) is None
+    assert Predictions(asked, CPU).of(entry) is None
     shutil.copytree(away[0].runs / run.folder, asked.runs / run.folder)
     facts = {"device": "Some CPU, 2 cores", "train_seconds": 12.0}
     write_json(asked.runs / run.folder / "provenance.json", facts)

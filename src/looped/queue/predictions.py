@@ -20,7 +20,7 @@ from looped.training.trials import last_metrics
 BEST_GAIN = 1.7
 """How much more gets done in a second by three or four trainings at once (`benchmarks/side_by_side.py`)."""
 NEAREST = 3
-"""A prediction is the median of those from this many trainings of the nearest sizes."""
+"""A prediction is the median of those from trainings of the same size, or else from this many of the nearest sizes."""
 LARGER, SMALLER = 0.87, 0.5
 """Seconds of a step grow by this power of batch x points x width^2: the first is that of `looped bench` from batch 64
 to 1024; smaller steps leave a GPU idle, and the second is a guess for them."""
@@ -49,14 +49,14 @@ class Predictions:
         """The seconds left of a training; None for a measurement, and where nothing like it was trained."""
         if not isinstance(entry.what, Experiment):
             return None
-        steps = [
+        steps = sorted(
             (abs(math.log(depth)) + abs(math.log(size)), seconds * depth * size ** (LARGER if size > 1 else SMALLER))
             for experiment, seconds, _ in self.speeds
             if _kind(experiment) == _kind(entry.what)
             for depth, size in [_ratios(entry.what, experiment)]
-        ]
-        left = entry.what.train.steps - entry.step
-        return left * statistics.median(seconds for _, seconds in sorted(steps)[:NEAREST]) if steps else None
+        )
+        like_it = [seconds for distance, seconds in steps if distance < 1e-9] or [pair[1] for pair in steps[:NEAREST]]
+        return statistics.median(like_it) * (entry.what.train.steps - entry.step) if like_it else None
 
 
 def gain(beside: int) -> float:
@@ -73,11 +73,15 @@ def known_speeds(asked: Figures) -> Iterator[Speed]:
                 yield from _speed(experiment, read_json(file), last_metrics(file.parent).get("step"))
     home = asked.home()
     for study in asked.studies:
-        # by name: a run that was carried over from an older version has another hash
-        trained = asked.result(study).get("provenance", {}).get("trainings", ())
-        facts = {training["run"].rpartition("-")[0]: training for training in trained}
-        for run in asked.trainings(study):
-            yield from _speed(run, home.get(run.folder) or facts.get(run.name, {}), run.train.steps)
+        runs, trained = asked.trainings(study), asked.result(study).get("provenance", {}).get("trainings", ())
+        facts = {training["run"]: training for training in trained}
+        # a run that was carried over from an older version has another hash; its name tells where it is the only one
+        alone = {run.name for run in runs if sum(other.name == run.name for other in runs) == 1}
+        facts |= {name: facts[key] for key in [*facts] if (name := key.rpartition("-")[0]) in alone}
+        for run in runs:
+            yield from _speed(
+                run, home.get(run.folder) or facts.get(run.folder) or facts.get(run.name, {}), run.train.steps
+            )
 
 
 def _speed(experiment: Experiment, facts: Mapping[str, Any], steps: float | None) -> Iterator[Speed]:

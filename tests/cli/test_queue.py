@@ -119,15 +119,15 @@ def test_a_stopped_training_travels_too_and_goes_on_as_if_nothing_had_happened(t
     assert Run.open(resumed.path).steps == resumed.steps
 
 
-def test_one_that_failed_is_left_alone_until_its_note_is_removed(tmp_path):
+def test_one_that_diverged_is_left_alone_until_its_note_is_removed(tmp_path):
     asked, lines = smoke(tmp_path, "yang24.fig4"), []
     for run in asked.trainings(asked.studies[0]):
         (asked.runs / run.folder).mkdir(parents=True)
-        (asked.runs / run.folder / "failed").write_text("diverged: the loss was not finite\n")
+        (asked.runs / run.folder / "diverged").write_text("the loss was not finite\n")
     work(asked, Predictions(asked, CPU), minutes=5, device=CPU, tell=lines.append)
     assert lines == []
     *trainings, figure = missing(asked)
-    assert {(entry.status, entry.message) for entry in trainings} == {("failed", "diverged: the loss was not finite")}
+    assert {(entry.status, entry.message) for entry in trainings} == {("diverged", "the loss was not finite")}
     assert figure.status == "waiting"
 
 

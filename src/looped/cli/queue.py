@@ -19,7 +19,7 @@ from looped.queue.work import work
 from looped.reproduce import select, studies
 from looped.studies.study import SCALES
 
-COLOURS = {"waiting": "dim", "stopped": "yellow", "failed": "red", "ready": "green"}
+COLOURS = {"waiting": "dim", "stopped": "yellow", "diverged": "red", "ready": "green"}
 
 
 def queue(
@@ -38,7 +38,7 @@ def queue(
     """List what figures still lack at a scale, with its predicted time; train and measure it for some minutes.
 
     A training that several figures ask for is listed once. What is finished is never run again, and a training that
-    the minutes stop is saved and goes on next time. One that fails is left alone until the file `failed` in its run
+    the minutes stop is saved and goes on next time. One that diverges is left alone until the file `diverged` in its run
     folder is removed. On a borrowed GPU machine: `looped queue --minutes 9 --beside 4 --pack DIR`; then, at home,
     `looped queue --unpack DIR`.
 

@@ -1,6 +1,6 @@
 """The trainings and measurements that figures lack at a scale, each once, in the order in which they are wanted.
 
-RUNS/NAME-HASH/                       a training; `failed` in it says why the queue leaves it alone
+RUNS/NAME-HASH/                       a training; `diverged` in it says why the queue leaves it alone
 RUNS/results/NAME.SCALE.json          a result that the queue measured; a copy goes to RESULTS
 RESULTS/paper_runs/home.json          the trainings that were brought home; it travels with the sources
 """
@@ -95,11 +95,11 @@ class Entry:
     what: Experiment | Study
     """What is to be trained or measured."""
     status: str
-    """waiting, stopped (a part is saved), failed, or ready to be measured."""
+    """waiting, stopped (a part is saved), diverged, or ready to be measured."""
     step: int = 0
     """Steps done and saved."""
     message: str = ""
-    """Why it failed, or what it waits for."""
+    """Why it diverged, or what it waits for."""
 
 
 def missing(asked: Figures) -> list[Entry]:
@@ -131,7 +131,7 @@ def _absent(runs: Sequence[Experiment], asked: Figures, kept: Any, users: dict[s
         path = asked.runs / run.folder
         stand = standing(path)
         if stand.status != "finished" and run.hash not in kept:
-            reason = (path / "failed").read_text().strip() if (path / "failed").exists() else ""
-            status = "at home" if run.folder in home else "failed" if reason else stand.status
+            reason = note.read_text().strip() if (note := path / "diverged").exists() else ""
+            status = "at home" if run.folder in home else "diverged" if reason else stand.status
             about = {"status": status, "step": stand.step, "message": reason}
             yield Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about)

@@ -102,15 +102,15 @@ def fitting_first(entries: Sequence[Entry], predictions: Predictions, seconds: f
 
 
 def _can_begin(entry: Entry, asked: Figures) -> bool:
-    """Whether it is a training that has not failed, and the weights that it starts from are there."""
-    if not isinstance(entry.what, Experiment) or entry.status == "failed":
+    """Whether it is a training that has not diverged, and the weights that it starts from are there."""
+    if not isinstance(entry.what, Experiment) or entry.status == "diverged":
         return False
     start = entry.what.train.start
     return start is None or (locate(start, beside=asked.runs) / "checkpoints").is_dir()
 
 
 def _train(trials: Sequence[Trial], executor: Executor, tell: Tell) -> None:
-    """Train in worker processes; one that diverges or fails leaves a note in its folder, and the others go on."""
+    """Train in worker processes; one that diverges leaves a note in its folder; the others go on."""
     before = [""] * len(trials)
 
     def note(index: int, stand: Standing) -> None:
@@ -122,9 +122,9 @@ def _train(trials: Sequence[Trial], executor: Executor, tell: Tell) -> None:
             origin = Folder(path, "").provenance()
             write_json(path / "provenance.json", {**origin, "side_by_side": executor.workers})
             about = f"{origin['train_seconds']:.0f} s, error {stand.metrics.get('error', float('nan')):.3g}"
-        elif stand.status in ("diverged", "failed"):
+        elif stand.status == "diverged":
             path.mkdir(parents=True, exist_ok=True)
-            (path / "failed").write_text(f"{stand.status}: {stand.message}\n")
+            (path / "diverged").write_text(f"{stand.message}\n")
         tell(f"{path.name} {stand.status}{f': {about}' if about else ''}")
 
     sweep(trials, executor, tell=note)

@@ -38,8 +38,8 @@ def queue(
     """List what figures still lack at a scale, with its predicted time; train and measure it for some minutes.
 
     A training that several figures ask for is listed once. What is finished is never run again, and a training that
-    the minutes stop is saved and goes on next time. One that diverges is left alone until the file `diverged` in its run
-    folder is removed. On a borrowed GPU machine: `looped queue --minutes 9 --beside 4 --pack DIR`; then, at home,
+    the minutes stop is saved and goes on next time. One that diverges is left alone until the file `diverged` in its
+    run folder is removed. On a borrowed GPU machine: `looped queue --minutes 9 --beside 4 --pack DIR`; then, at home,
     `looped queue --unpack DIR`.
 
     Example: `looped queue gao24.fig2 --scale smoke --minutes 1`

@@ -76,7 +76,7 @@ def test_a_family_is_trained_as_each_alone(tmp_path):
     alone = {case: outcomes([case], replace(training, seeds=(1,)), context)[case] for case in cases}
     for case in cases:
         assert together[case].losses[1] == pytest.approx(alone[case].losses[0], rel=1e-4)
-        assert len(together[case].distances[0]) == len(training.logged_steps)
+        assert len(together[case].distances[0]) == len(training.logged_steps(case))
     assert [entry["train_seconds"] > 0 for entry in context.trainings] == [True] * 3
 
 
@@ -86,6 +86,40 @@ def test_a_finished_family_is_loaded(monkeypatch, tmp_path):
     first = outcomes([case, case], training, Context(scale="smoke", runs=tmp_path))
     monkeypatch.setattr(families, "in_context_loss", None)  # nothing may be trained
     assert outcomes([case], training, Context(scale="smoke", runs=tmp_path)) == first
+
+
+def test_a_figure_reads_what_another_trained_and_trains_the_rest(tmp_path):
+    relu, exp = (Case(protocol="paper", data=kind, heads=("exp",), n=4, layers=2) for kind in ("relu", "exp"))
+    training = replace(TRAINING["smoke"], steps=2)
+    first = outcomes([relu], training, Context(scale="smoke", runs=tmp_path))
+    context = Context(scale="smoke", runs=tmp_path)
+    both = outcomes([relu, exp], training, context)
+    assert both[relu] == first[relu]
+    assert len(context.trainings) == 2
+    assert len(list(tmp_path.glob("cheng24-*"))) == 2
+
+
+def test_a_stays_0_in_the_first_third_and_moves_then(tmp_path):
+    case = Case(protocol="paper", data="exp", heads=("exp",), n=4, layers=2)
+    training = replace(TRAINING["smoke"], steps=9, resample=3, logged=9, held=1 / 3)
+    outcome = outcomes([case], training, Context(scale="smoke", runs=tmp_path))[case]
+    of_a = [reading[-1] for reading in outcome.distances[0]]  # the last matrix is A of layer 0
+    assert of_a[:4] == [0.0] * 4
+    assert min(of_a[4:]) > 0
+
+
+def test_deep_models_take_their_own_number_of_steps():
+    training = replace(TRAINING["smoke"], steps=3, deep=8, deep_steps=7)
+    case = Case(protocol="paper", data="exp", heads=("exp",), n=4, layers=7)
+    assert [training.steps_of(replace(case, layers=layers)) for layers in (7, 8)] == [3, 7]
+    assert training.logged_steps(replace(case, layers=8))[-1] == 7
+
+
+def test_rare_prompts_are_counted():
+    errors = torch.ones(100).double()
+    assert families.prompts_with_half(errors) == 50
+    errors[7] = 1000.0
+    assert families.prompts_with_half(errors) == 1
 
 
 def test_the_figures_model_is_the_library_s():

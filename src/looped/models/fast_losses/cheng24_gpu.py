@@ -331,9 +331,9 @@ def _backward(
                     down = _load(downs, LOW, WIDTH, j, lane, tokens, lanes, lane < lanes)
                     s = _dot(q, row)
                     if KIND == SOFTMAX:
-                        norm, mean = _load(norms, 0, 2, j, lane, tokens, lanes, lane < lanes)
-                        h = tl.exp(s - norm)
-                        grad_s = h * (_dot(down, row[LOW:]) - mean)
+                        norm_mean = _load(norms, 0, 2, j, lane, tokens, lanes, lane < lanes)
+                        h = tl.exp(s - norm_mean[0])
+                        grad_s = h * (_dot(down, row[LOW:]) - norm_mean[1])
                     else:
                         h = _kernel(s, KIND)
                         grad_s = _grad_raw(s, h, _dot(down, row[LOW:]), KIND)

@@ -205,7 +205,7 @@ def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Co
         outcome = Outcome(
             losses=[float(error.mean()) for error in errors[part]],
             typical=[float(error.clamp(min=ROUNDING).log().mean().exp()) for error in errors[part]],
-            rare=[_half(error) for error in errors[part]],
+            rare=[prompts_with_half(error) for error in errors[part]],
             bayes=[bayes for _, bayes in tests[part]],
             distances=watched[:, part].permute(1, 0, 2).tolist(),
         )
@@ -217,7 +217,7 @@ def _train_and_test(group: Sequence[Case], training: FamilyTraining, context: Co
         torch.cuda.empty_cache()
 
 
-def _half(errors: Float[Tensor, " prompts"]) -> int:
+def prompts_with_half(errors: Float[Tensor, " prompts"]) -> int:
     """How many prompts, those with the largest errors, make up half of the sum."""
     total = errors.sort(descending=True).values.cumsum(0)
     return int((total < total[-1] / 2).sum()) + 1

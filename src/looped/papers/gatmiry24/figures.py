@@ -20,7 +20,7 @@ SETUPS: dict[str, dict[str, tuple[Covariance, Training]]] = {
         "exact": (Exact(), EXACT["cpu"]),
         "sampled": (Sampled(batch=1000, spectra=32_768, tests=4096), SAMPLED["cpu"]),
     },
-    "paper": {"exact": (Exact(), EXACT["paper"]), "sampled": (Sampled(batch=2000), SAMPLED["paper"])},
+    "paper": {"exact": (Exact(), EXACT["paper"]), "sampled": (Sampled(batch=2000, tests=8192), SAMPLED["paper"])},
 }
 """Scale -> setting -> covariances and training."""
 KAPPAS = {"smoke": (2, 8), "cpu": (2, 4, 8), "paper": (2, 4, 8)}

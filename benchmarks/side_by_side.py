@@ -3,7 +3,7 @@
     nvidia-cuda-mps-control -d                  without it the processes take turns on the card
     python benchmarks/side_by_side.py [--seconds 1.5]
 
-The trainings are those of `benchmarks/paper_scale.py`. `--scale smoke --device cpu` rehearses it without a GPU.
+`looped queue --beside N` trains side by side. `--scale smoke --device cpu` rehearses it without a GPU.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from paper_scale import experiments
 
 from looped.papers.yang24.trainings import training
+from looped.recipes import experiment
 from looped.training.run import Run
 from looped.training.trainer import Trainer
 
@@ -27,7 +27,7 @@ TRAININGS = {
     "ar1": ("gao24.autoregression", [1]),
     "ar2": ("gao24.autoregression", [2]),
     "stack": ("gao24.autoregression", [0, 1, 2]),
-    "tree": ("yang24.tree_first", [0]),
+    "tree": ("yang24.tree", [0]),
 }
 """Label -> experiment and seeds."""
 GROUPS = ("ar0", "ar0 ar1", "ar0 ar1 ar2", "stack", "tree", "tree ar0", "tree ar0 ar1")
@@ -39,7 +39,7 @@ WARM_UP = 12
 def work(pipe: Any, label: str, options: argparse.Namespace, folder: str) -> None:
     """Step for as many seconds as the pipe says, and answer with steps a second; None ends it."""
     name, seeds = TRAININGS[label]
-    members = [training(experiments(options.scale)[name], seed=seed) for seed in seeds]
+    members = [training(experiment(name, options.scale), seed=seed) for seed in seeds]
     runs = [Run.create(Path(folder) / label / member.folder, member) for member in members]
     trainer = Trainer(runs, torch.device(options.device))
     last = trainer.config.steps - 1  # the last steps have all points and dims

@@ -446,7 +446,7 @@ def test_a_kept_model_of_foreign_code_stands_for_nothing(store, tmp_path):
     data = read_json(file)
     data["task"]["type"] = "somewhere:Else"
     write_json(file, data)
-    assert grid._kept_by_hash({TINY.hash}) == {}
+    assert grid.kept_by_hash({TINY.hash}) == {}
 
 
 # where they lie

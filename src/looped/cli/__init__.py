@@ -15,6 +15,7 @@ from looped.cli.evaluate import evaluate
 from looped.cli.identify import identify
 from looped.cli.keep import keep
 from looped.cli.listing import list_all
+from looped.cli.queue import queue
 from looped.cli.report import report
 from looped.cli.reproduce import reproduce
 from looped.cli.sweep import sweep
@@ -32,7 +33,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 experiments = (demo, list_all, train, sweep, import_file, construct)
-findings = (evaluate, identify, diagnose, verify, reproduce, keep, report, bench)
+findings = (evaluate, identify, diagnose, verify, reproduce, queue, keep, report, bench)
 for command in (
     *experiments,
     *findings,

@@ -35,7 +35,7 @@ def train_grid(
     `Diverged` or `Busy` is raised.
     """
     every = [trial(experiment, out) for experiment in experiments]
-    shipped = _kept_by_hash({cell.experiment.hash for cell in every})
+    shipped = kept_by_hash({cell.experiment.hash for cell in every})
     used = {
         cell.path: Run(shipped[cell.experiment.hash], cell.experiment)
         for cell in every
@@ -81,7 +81,7 @@ def train_variants(variants: Mapping[str, Experiment], seeds: Sequence[int], **o
     return {label: [next(runs) for _ in seeds] for label in variants}
 
 
-def _kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:
+def kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:
     """The kept models of experiments with the `wanted` hashes, as this library writes them today."""
     by_hash: dict[str, Path] = {}
     for path in kept_models().values():

@@ -1,0 +1,137 @@
+"""The trainings and measurements that figures lack at a scale, each once, in the order in which they are wanted.
+
+RUNS/NAME-HASH/                       a training; `diverged` in it says why the queue leaves it alone
+RUNS/results/NAME.SCALE.json          a result that the queue measured; a copy goes to RESULTS
+RESULTS/paper_runs/home.json          the trainings that were brought home; it travels with the sources
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from looped.experiment import Experiment
+from looped.files import read_json
+from looped.recipes import experiment as recipe_at
+from looped.recipes import recipes
+from looped.studies.study import Study
+from looped.training.grid import kept_by_hash
+from looped.training.kept import own_results
+from looped.training.trials import standing
+
+ORDER = (
+    *("gao24.fig2", "yang24.fig10b", "yang24.fig3", "yang24.fig4", "yang24.fig12", "yang24.fig6", "yang24.fig15"),
+    *("yang24.fig16", "gao24.fig5", "yang24.fig5", "yang24.fig14", "yang24.fig8", "yang24.fig7", "gao24.fig3"),
+    *("gao24.fig4", "yang24.fig11", "yang24.fig9", "yang24.fig13", "yang24.fig17", "yang24.table2", "gao24.table"),
+)
+"""Figures that come first; the others follow in the order of the papers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Figures at one scale, and where their trainings and results lie."""
+
+    studies: Sequence[Study]
+    """The most wanted first."""
+    scale: str
+    """smoke, cpu or paper."""
+    runs: Path
+    """Run folders."""
+    results: Path
+    """Results of figures."""
+
+    @property
+    def home_file(self) -> Path:
+        """The record of the trainings that were brought home."""
+        return self.results / "paper_runs" / "home.json"
+
+    def home(self) -> dict[str, dict[str, Any]]:
+        """Device and seconds of every training that was brought home, by run folder."""
+        record = read_json(self.home_file) if self.home_file.exists() else {}
+        if not isinstance(record, dict) or not all(isinstance(facts, dict) for facts in record.values()):
+            raise ValueError(f"{self.home_file} is damaged: it is no record of trainings. Restore it from a copy.")
+        return record
+
+    def result(self, study: Study) -> dict[str, Any]:
+        """The result of a figure as measured with today's settings; empty where there is none."""
+        folders = [self.results, self.runs / "results", *([shipped] if (shipped := own_results()) else [])]
+        files = [path for folder in folders if (path := folder / f"{study.name}.{self.scale}.json").exists()]
+        key = study.settings_hash(self.scale)
+        return next((data for file in files if (data := read_json(file)).get("settings_hash") == key), {})
+
+    def trainings(self, study: Study) -> list[Experiment]:
+        """Every training that a figure asks for; a family, which trains while it is measured, is not among them.
+
+        The weights that a training starts from come before it, if a recipe trains them.
+        """
+        measure = study.measure(self.scale)
+        seeds = getattr(measure, "seeds", None) or (getattr(measure, "seed", 0),)
+        cells = [cell for cell in study.cells(self.scale).values() if isinstance(cell, Experiment)]
+        runs = [replace(cell, train=replace(cell.train, seed=seed)) for cell in cells for seed in seeds]
+        starts = {run.train.start for run in runs} - {None}
+        made = (recipe_at(name, self.scale) for name in recipes()) if starts else ()
+        return [*(run for run in made if run.folder in starts), *runs]
+
+
+def figures(studies: Sequence[Study], scale: str, *, runs: Path, results: Path) -> Figures:
+    """The studies that have this scale, in order."""
+    places = {name: place for place, name in enumerate(ORDER)}
+    chosen = [study for study in studies if scale in study.scales]
+    chosen.sort(key=lambda study: places.get(study.name, len(places)))
+    return Figures(studies=chosen, scale=scale, runs=runs, results=results)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One training, or the measurement of one figure."""
+
+    name: str
+    """The run folder, or the figure."""
+    figures: tuple[str, ...]
+    """The figures that lack it."""
+    what: Experiment | Study
+    """What is to be trained or measured."""
+    status: str
+    """waiting, stopped (a part is saved), diverged, or ready to be measured."""
+    step: int = 0
+    """Steps done and saved."""
+    message: str = ""
+    """Why it diverged, or what it waits for."""
+
+
+def missing(asked: Figures) -> list[Entry]:
+    """What the figures lack, in order: the trainings of a figure, then its measurement."""
+    wanted = {study.name: asked.trainings(study) for study in asked.studies if not asked.result(study)}
+    users: dict[str, list[str]] = {}
+    for name, runs in wanted.items():
+        for run in runs:
+            users.setdefault(run.folder, []).append(name)
+    kept = kept_by_hash({run.hash for runs in wanted.values() for run in runs})
+    entries: dict[str, Entry] = {}
+    for study in asked.studies:
+        if study.name in wanted:
+            absent = list(_absent(wanted[study.name], asked, kept, users))
+            entries |= {entry.name: entry for entry in absent if entry.status != "at home"}
+            counts = Counter("at home" if entry.status == "at home" else "to train" for entry in absent)
+            message = ", ".join(f"{count} {where}" for where, count in counts.items())
+            status = "waiting" if absent else "ready"
+            entries[study.name] = Entry(
+                name=study.name, figures=(study.name,), what=study, status=status, message=message
+            )
+    return list(entries.values())
+
+
+def _absent(runs: Sequence[Experiment], asked: Figures, kept: Any, users: dict[str, list[str]]) -> Iterator[Entry]:
+    """The trainings that are neither finished here nor kept models; those whose weights are at home are `at home`."""
+    home = asked.home()
+    for run in runs:
+        path = asked.runs / run.folder
+        stand = standing(path)
+        if stand.status != "finished" and run.hash not in kept:
+            reason = note.read_text().strip() if (note := path / "diverged").exists() else ""
+            status = "at home" if run.folder in home else "diverged" if reason else stand.status
+            about = {"status": status, "step": stand.step, "message": reason}
+            yield Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about)

@@ -1,0 +1,110 @@
+"""How many seconds a training will take: from trainings that are done, scaled to its size."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from looped.experiment import Experiment
+from looped.files import read_json
+from looped.queue.missing import Entry, Figures
+from looped.training.run import Run
+from looped.training.trials import last_metrics
+
+BEST_GAIN = 1.7
+"""How much more gets done in a second by three or four trainings at once (`benchmarks/side_by_side.py`)."""
+NEAREST = 3
+"""A prediction is the median of those from trainings of the same size, or else from this many of the nearest sizes."""
+LARGER, SMALLER = 0.87, 0.5
+"""Seconds of a step grow by this power of batch x points x width^2: the first is that of `looped bench` from batch 64
+to 1024; smaller steps leave a GPU idle, and the second is a guess for them."""
+
+
+class Speed(NamedTuple):
+    """Seconds of one step of a training, alone on its device."""
+
+    experiment: Experiment
+    seconds: float
+    device: str
+
+
+class Predictions:
+    """Seconds of trainings on one device: the GPU here, else the GPU or CPU that most known trainings ran on."""
+
+    def __init__(self, asked: Figures, device: torch.device):
+        speeds = [speed for speed in known_speeds(asked) if speed.device.endswith(" cores") == (device.type == "cpu")]
+        names = Counter(speed.device for speed in speeds)
+        usual = names.most_common(1)[0][0] if names else {"cpu": "this CPU", "cuda": "a GPU"}[device.type]
+        here = device.type == "cuda" and torch.cuda.is_available()
+        self.device = torch.cuda.get_device_name(device) if here else usual
+        self.speeds = [speed for speed in speeds if speed.device == self.device]
+
+    def of(self, entry: Entry) -> float | None:
+        """The seconds left of a training; None for a measurement, and where nothing like it was trained."""
+        if not isinstance(entry.what, Experiment):
+            return None
+        steps = sorted(
+            (abs(math.log(depth)) + abs(math.log(size)), seconds * depth * size ** (LARGER if size > 1 else SMALLER))
+            for experiment, seconds, _ in self.speeds
+            if _kind(experiment) == _kind(entry.what)
+            for depth, size in [_ratios(entry.what, experiment)]
+        )
+        like_it = [seconds for distance, seconds in steps if distance < 1e-9] or [pair[1] for pair in steps[:NEAREST]]
+        return statistics.median(like_it) * (entry.what.train.steps - entry.step) if like_it else None
+
+
+def gain(beside: int) -> float:
+    """How much more gets done in a second with this many trainings at once than with one."""
+    return min(BEST_GAIN, 1 + 0.35 * (beside - 1))
+
+
+def known_speeds(asked: Figures) -> Iterator[Speed]:
+    """Of run folders, of kept models, of trainings behind results, and of those that were brought home."""
+    for folder in (asked.runs, asked.results / "paper_runs", asked.results / "models"):
+        for file in folder.glob("*/provenance.json"):
+            with contextlib.suppress(ValueError, OSError):  # damaged, or of code that was not handed over
+                experiment = Run.open(file.parent).experiment
+                yield from _speed(experiment, read_json(file), last_metrics(file.parent).get("step"))
+    home = asked.home()
+    for study in asked.studies:
+        runs, trained = asked.trainings(study), asked.result(study).get("provenance", {}).get("trainings", ())
+        facts = {training["run"]: training for training in trained}
+        # a run that was carried over from an older version has another hash; its name tells where it is the only one
+        alone = {run.name for run in runs if sum(other.name == run.name for other in runs) == 1}
+        facts |= {name: facts[key] for key in [*facts] if (name := key.rpartition("-")[0]) in alone}
+        for run in runs:
+            yield from _speed(
+                run, home.get(run.folder) or facts.get(run.folder) or facts.get(run.name, {}), run.train.steps
+            )
+
+
+def _speed(experiment: Experiment, facts: Mapping[str, Any], steps: float | None) -> Iterator[Speed]:
+    """A speed, where the facts have what it needs; trainings that shared a device get their part of its seconds."""
+    seconds, device, beside = facts.get("train_seconds"), facts.get("device"), facts.get("side_by_side", 1)
+    if seconds and device and steps:
+        alone = seconds * gain(beside) / beside / facts.get("models_in_one_batch", 1)
+        yield Speed(experiment, alone / steps, device)
+
+
+def _kind(experiment: Experiment) -> tuple[type, str, bool]:
+    """Trainings of one kind are compared: the same class of model, looped or not, in the same precision."""
+    return type(experiment.model), experiment.train.dtype, experiment.model.loops > 1
+
+
+def _ratios(new: Experiment, old: Experiment) -> tuple[float, float]:
+    """Layers of a step, forwards and backwards, and the size of each: of the new training over those of the old."""
+    (depth, size), (old_depth, old_size) = _sizes(new), _sizes(old)
+    return depth / old_depth, size / old_size
+
+
+def _sizes(experiment: Experiment) -> tuple[float, float]:
+    train, loops = experiment.train, experiment.model.loops
+    backwards = loops if train.grad is None else train.grad
+    width = getattr(experiment.model, "width", 1)
+    return experiment.model.layers_applied * (1 + 2 * backwards / loops), train.batch * train.points * width**2

@@ -1,0 +1,151 @@
+"""Work on the queue until the minutes are over: measure what is ready, train, measure again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from looped.experiment import Experiment
+from looped.files import log, write_json
+from looped.queue.missing import Entry, Figures, missing
+from looped.queue.predictions import Predictions, gain
+from looped.reproduce import reproduce
+from looped.studies.study import Study
+from looped.training.executors import Executor
+from looped.training.folder import Folder
+from looped.training.kept import locate, own_results
+from looped.training.stopping import Interrupted
+from looped.training.sweep import sweep
+from looped.training.trainer import Diverged
+from looped.training.trials import Standing, Trial, trial
+
+GPU_THREADS = 4
+"""CPU threads of a training on a GPU; one on a CPU, where several trainings share the cores."""
+Tell = Callable[[str], None]
+"""Gets a line about what became of a training or a figure."""
+
+
+@contextlib.contextmanager
+def time_limit(minutes: float) -> Iterator[None]:
+    """End what is inside after some minutes; a training is saved before, a measurement is lost."""
+    over = threading.Event()
+
+    def stop(*_: object) -> None:
+        raise Interrupted("stopped; everything that was trained is saved. Go on with the same command.")
+
+    def end() -> None:
+        over.set()
+        os.kill(os.getpid(), signal.SIGTERM)  # trainings listen to it already
+
+    before = signal.signal(signal.SIGTERM, stop)
+    timer = threading.Timer(60 * minutes, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Interrupted:
+        if not over.is_set():
+            raise
+    finally:
+        timer.cancel()
+        signal.signal(signal.SIGTERM, before)
+
+
+def work(
+    asked: Figures, predictions: Predictions, *, minutes: float, beside: int = 1, device: torch.device, tell: Tell
+) -> None:
+    """Train and measure what the figures lack, as much as the minutes allow; the next call goes on.
+
+    Figures whose trainings are there are measured first; families, which train while they are measured, last.
+    """
+    threads = GPU_THREADS if device.type == "cuda" else 1
+    executor = Executor(kind="processes", device=device.type, workers=beside, threads=threads)
+    if beside > 1 and device.type == "cuda":
+        _share_gpu()
+    tried: set[str] = set()
+
+    def measure(*, families: bool) -> None:
+        ready = [entry.what for entry in missing(asked) if entry.status == "ready" and entry.name not in tried]
+        for study in ready:
+            if isinstance(study, Study) and (families or asked.trainings(study)):
+                tried.add(study.name)
+                _measure(study, asked, device, tell)
+
+    with time_limit(minutes):
+        measure(families=False)
+        while entries := [entry for entry in missing(asked) if entry.name not in tried and _can_begin(entry, asked)]:
+            tried |= {entry.name for entry in entries}
+            chosen = fitting_first(entries, predictions, 60 * minutes * gain(beside))
+            experiments = [entry.what for entry in chosen if isinstance(entry.what, Experiment)]
+            _train([trial(experiment, asked.runs) for experiment in experiments], executor, tell)
+        measure(families=False)
+        measure(families=True)
+
+
+def fitting_first(entries: Sequence[Entry], predictions: Predictions, seconds: float) -> list[Entry]:
+    """The trainings that fit into the seconds, in their order; then the others, of which a part will be done."""
+    fit, others = [], []
+    for entry in entries:
+        if (needed := predictions.of(entry)) is not None and needed <= seconds:
+            seconds -= needed
+            fit.append(entry)
+        else:
+            others.append(entry)
+    return [*fit, *others]
+
+
+def _can_begin(entry: Entry, asked: Figures) -> bool:
+    """Whether it is a training that has not diverged, and the weights that it starts from are there."""
+    if not isinstance(entry.what, Experiment) or entry.status == "diverged":
+        return False
+    start = entry.what.train.start
+    return start is None or (locate(start, beside=asked.runs) / "checkpoints").is_dir()
+
+
+def _train(trials: Sequence[Trial], executor: Executor, tell: Tell) -> None:
+    """Train in worker processes; one that diverges leaves a note in its folder; the others go on."""
+    before = [""] * len(trials)
+
+    def note(index: int, stand: Standing) -> None:
+        path, old, before[index] = trials[index].path, before[index], stand.status
+        if old in ("", stand.status):
+            return
+        about = stand.message
+        if stand.status == "finished":
+            origin = Folder(path, "").provenance()
+            write_json(path / "provenance.json", {**origin, "side_by_side": executor.workers})
+            about = f"{origin['train_seconds']:.0f} s, error {stand.metrics.get('error', float('nan')):.3g}"
+        elif stand.status == "diverged":
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "diverged").write_text(f"{stand.message}\n")
+        tell(f"{path.name} {stand.status}{f': {about}' if about else ''}")
+
+    sweep(trials, executor, tell=note)
+
+
+def _measure(study: Study, asked: Figures, device: torch.device, tell: Tell) -> None:
+    """Measure a figure; one that cannot be measured does not stop the others."""
+    options = {"out": asked.runs / "results", "runs": asked.runs, "device": device, "shipped": own_results()}
+    try:
+        result = reproduce(study, asked.scale, **options)
+    except (ValueError, OSError, Diverged) as error:
+        tell(f"{study.name} could not be measured: {error}")
+    else:
+        asked.results.mkdir(parents=True, exist_ok=True)
+        shutil.copy(result.path, asked.results)
+        tell(f"{study.name} measured: {result.provenance['seconds']:.0f} s")
+
+
+def _share_gpu() -> None:
+    """Start CUDA's MPS, without which processes take turns on the card; it stays on."""
+    if (control := shutil.which("nvidia-cuda-mps-control")) is None:
+        log.warning("looped: nvidia-cuda-mps-control is not here, so trainings take turns on the GPU.")
+    else:
+        subprocess.run([control, "-d"], check=False, capture_output=True)  # fails where it is on already

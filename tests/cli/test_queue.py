@@ -1,0 +1,186 @@
+"""`looped queue`: what figures lack, once each; worked on, stopped, carried home, and never run again."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from looped.files import read_json, write_json
+from looped.papers.yang24.trainings import training
+from looped.queue import parcels
+from looped.queue.missing import Entry, figures, missing
+from looped.queue.predictions import Predictions
+from looped.queue.work import fitting_first, time_limit, work
+from looped.reproduce import select
+from looped.training.run import Run
+from looped.training.stopping import Interrupted
+from looped.training.trainer import train
+
+CPU = torch.device("cpu")
+
+
+def smoke(folder, *names):
+    return figures(select(names), "smoke", runs=folder / "runs", results=folder / "results")
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory):
+    """Figure 4 as another machine has trained and measured it, and the lines that were printed."""
+    asked, lines = smoke(tmp_path_factory.mktemp("away"), "yang24.fig4"), []
+    work(asked, Predictions(asked, CPU), minutes=5, beside=2, device=CPU, tell=lines.append)
+    return asked, lines
+
+
+def weights(path):
+    return Run.open(path).model().state_dict()
+
+
+def test_a_training_of_two_figures_is_listed_once_in_order_and_nothing_is_written(call, tmp_path):
+    where = ("--scale", "smoke", "--device", "cpu", "--runs", tmp_path / "runs", "--out", tmp_path / "results")
+    code, out, error = call("queue", "yang24.fig12", "yang24.fig4", "gatmiry24.fig1a", *where, "--json")
+    assert (code, error) == (0, "")
+    rows = json.loads(out)["entries"]
+    names = [row["name"] for row in rows]
+    assert len(set(names)) == len(names) == 11
+    measured = [name for name in names if name.startswith("looped reproduce")]
+    assert measured == [f"looped reproduce {name}" for name in ("yang24.fig4", "yang24.fig12", "gatmiry24.fig1a")]
+    assert [row["figures"] for row in rows[:4]] == [["yang24.fig4", "yang24.fig12"]] * 4
+    assert [row["status"] for row in rows if row["name"] in measured] == ["waiting", "waiting", "ready"]
+    first = call("queue", "yang24.fig4", *where)[1].splitlines()[0]
+    assert first.startswith("4 trainings and 1 measurements are left")
+    assert not any(tmp_path.iterdir())
+
+
+def test_what_is_finished_is_measured_packed_put_back_and_never_run_again(call, away, tmp_path):
+    asked, lines = away
+    assert sum("finished" in line for line in lines) == 4
+    assert "yang24.fig4 measured" in lines[-1]
+    assert missing(asked) == []
+    assert len(parcels.pack(asked, tmp_path / "parcel")) == 5
+    where = ("--scale", "smoke", "--device", "cpu", "--runs", tmp_path / "runs", "--out", tmp_path / "results")
+    code, out, _ = call("queue", "yang24.fig4", *where, "--unpack", tmp_path / "parcel")
+    assert (code, out) == (0, "Nothing is left.\n")
+    home = smoke(tmp_path, "yang24.fig4")
+    assert read_json(home.results / "yang24.fig4.smoke.json") == read_json(asked.results / "yang24.fig4.smoke.json")
+    for run in home.trainings(home.studies[0]):
+        torch.testing.assert_close(weights(home.runs / run.folder), weights(asked.runs / run.folder), rtol=0, atol=0)
+    assert parcels.pack(home, tmp_path / "again") == []
+    # another machine has the record alone, and leaves the trainings of Figure 12 that are at home
+    fresh = smoke(tmp_path / "fresh", "yang24.fig12")
+    shutil.copytree(home.home_file.parent, fresh.home_file.parent)
+    assert [entry.name.partition("-")[0] for entry in missing(fresh)] == ["yang24.sparse"] * 4 + ["yang24.fig12"]
+    assert missing(fresh)[-1].message == "4 at home, 4 to train"
+
+
+def test_large_weights_travel_as_float16_in_pieces_and_a_lost_piece_is_noticed(away, tmp_path, monkeypatch):
+    monkeypatch.setattr(parcels, "HALF_FROM", 10)
+    monkeypatch.setattr(parcels, "PIECE_BYTES", 30_000)
+    asked, parcel, home = away[0], tmp_path / "parcel", smoke(tmp_path, "yang24.fig4")
+    parcels.pack(asked, parcel)
+    files = sorted(parcel.iterdir())
+    assert len(files) > 1
+    assert max(file.stat().st_size for file in files) <= 30_000
+    names = parcels.unpack(parcel, home)
+    run = next(run for run in home.trainings(home.studies[0]) if run.folder in names)
+    there, here = weights(asked.runs / run.folder), weights(home.runs / run.folder)
+    assert {value.dtype for value in here.values()} == {torch.float32}
+    assert all(torch.equal(here[name], value.half().float()) for name, value in there.items())
+    assert "float16" in read_json(home.runs / run.folder / "provenance.json")["weights"]
+    files[1].unlink()
+    with pytest.raises(ValueError, match="does not hold all"):
+        parcels.unpack(parcel, home)
+
+
+def test_a_stopped_training_travels_too_and_goes_on_as_if_nothing_had_happened(tmp_path):
+    away, home = smoke(tmp_path / "away", "yang24.fig4"), smoke(tmp_path / "home", "yang24.fig4")
+    experiment = away.trainings(away.studies[0])[0]
+
+    def stop(done, line):
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(experiment, out=away.runs, progress=stop)
+    [entry, *_] = missing(away)
+    assert entry.status == "stopped"
+    assert 3 <= entry.step < experiment.train.steps
+    assert parcels.pack(away, tmp_path / "parcel") == [experiment.folder]
+    assert parcels.unpack(tmp_path / "parcel", home) == [experiment.folder]
+    assert home.home() == {}
+    resumed, whole = train(experiment, out=home.runs), train(experiment, out=tmp_path / "whole")
+    assert resumed.metrics() == whole.metrics()
+    torch.testing.assert_close(weights(resumed.path), weights(whole.path), rtol=0, atol=0)
+    parcels.unpack(tmp_path / "parcel", home)  # older than what is there by now
+    assert Run.open(resumed.path).steps == resumed.steps
+
+
+def test_one_that_diverged_is_left_alone_until_its_note_is_removed(tmp_path):
+    asked, lines = smoke(tmp_path, "yang24.fig4"), []
+    for run in asked.trainings(asked.studies[0]):
+        (asked.runs / run.folder).mkdir(parents=True)
+        (asked.runs / run.folder / "diverged").write_text("the loss was not finite\n")
+    work(asked, Predictions(asked, CPU), minutes=5, device=CPU, tell=lines.append)
+    assert lines == []
+    *trainings, figure = missing(asked)
+    assert {(entry.status, entry.message) for entry in trainings} == {("diverged", "the loss was not finite")}
+    assert figure.status == "waiting"
+
+
+def test_the_minutes_end_what_is_inside_and_a_stop_by_somebody_else_is_told_apart():
+    before = signal.getsignal(signal.SIGTERM)
+    reached = False
+    with time_limit(1e-4):
+        threading.Event().wait(60)
+        reached = True
+    assert not reached
+    with pytest.raises(Interrupted, match="saved"), time_limit(10):
+        signal.raise_signal(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_seconds_are_those_of_like_trainings_scaled_to_the_steps_left(away, tmp_path):
+    asked = smoke(tmp_path, "yang24.fig4")
+    run = asked.trainings(asked.studies[0])[0]
+    entry = Entry(name="new", figures=(), what=training(run, steps=50, seed=9), status="waiting")
+    assert Predictions(asked, CPU).of(entry) is None
+    shutil.copytree(away[0].runs / run.folder, asked.runs / run.folder)
+    facts = {"device": "Some CPU, 2 cores", "train_seconds": 12.0}
+    write_json(asked.runs / run.folder / "provenance.json", facts)
+    predictions = Predictions(asked, CPU)
+    per_step = 12.0 / run.train.steps
+    assert predictions.device == "Some CPU, 2 cores"
+    assert predictions.of(entry) == pytest.approx(50 * per_step)
+    assert predictions.of(replace(entry, step=30)) == pytest.approx(20 * per_step)
+    assert predictions.of(replace(entry, what=training(run, batch=4 * run.train.batch))) > 2 * 12.0
+    assert predictions.of(replace(entry, what=training(run, dtype="float64"))) is None
+    assert Predictions(asked, torch.device("cuda")).of(entry) is None
+    write_json(asked.runs / run.folder / "provenance.json", {**facts, "side_by_side": 4})
+    assert Predictions(asked, CPU).of(entry) == pytest.approx(50 * per_step * 1.7 / 4)
+    entries = [replace(entry, step=step) for step in (0, 20, 10)]
+    known = Predictions(asked, CPU)
+    assert [entry.step for entry in fitting_first(entries, known, 1.1 * known.of(entries[1]))] == [20, 0, 10]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--scale", "large"], "`--scale` must be"),
+        (["--minutes", "0"], "`--minutes` must be above 0"),
+        (["--minutes", "nan"], "`--minutes` must be above 0"),
+        (["--minutes", "1", "--beside", "0"], "`--beside` must be at least 1"),
+        (["--beside", "2"], "comes with `--minutes`"),
+        (["--unpack", "nowhere"], "holds no files"),
+        (["yang24.fig99"], "no figure is called"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(call, tmp_path, monkeypatch, words, reason):
+    monkeypatch.chdir(tmp_path)
+    code, out, error = call("queue", *words)
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert reason in error
+    assert not any(tmp_path.iterdir())

@@ -53,7 +53,7 @@ AS_PRINTED = {
     "chain_of_thought": gao24.chain_of_thought_printed,
 }
 NOISES = (0.1, 1.0)
-"""The paper's sigma beside 0; w and x are standard normal in d=20."""
+"""The paper's sigma beside 0."""
 LAYERS = {"smoke": 2, "cpu": 6, "paper": 12}
 """Layers of the standard transformer."""
 LOOPS = {

@@ -29,6 +29,7 @@ from looped.studies import (
     best,
     claim,
     drift,
+    last,
     worst,
 )
 from looped.studies.measures import tasks_of
@@ -185,6 +186,7 @@ def does_better(task: str, better: str, worse: str):
         f"{task}.{'beats' if better == ALGOFORMER else f'{better}_beats'}_{worse}",
         f"The {model} does better than the {worse} transformer on {TITLES[task]} (Section 5.2).",
         area(task=task, model=better) / area(task=task, model=worse) <= 0.95,
+        beside={"after all examples": last(task=task, model=better) / last(task=task, model=worse)},
         remark="equal width, prompts, steps and optimiser",
     )
 

@@ -72,6 +72,7 @@ SHAPES = {
 ERROR = "error (predicting zero = 1)"
 BY_EXAMPLES = Axis(x="examples, or states, seen", y=ERROR, log=True, floor=1e-3)
 BY_LOOPS = Axis(x="loops", y="error at the last pair", log=True)
+BY_TASK = Panels(y="by_examples", axis=BY_EXAMPLES, column="task", colour="model", share_y=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +197,7 @@ FIG2 = Study(
     title="AlgoFormer, vanilla looped and standard transformer on three tasks",
     cells=three_models,
     measure=FIG2_EVALUATION.__getitem__,
-    panels=Panels(y="by_examples", axis=BY_EXAMPLES, column="task", colour="model", share_y=False),
+    panels=BY_TASK,
     learned=Learned(zero="without_examples"),
     claims=(
         *(does_better(task, ALGOFORMER, other) for task in TASKS for other in (LOOPED, STANDARD)),
@@ -210,7 +211,7 @@ FIG2_NOISE = replace(
     title="The three models on regression with label noise, which the text mentions beside Figure 2",
     cells=noisy_regression,
     measure=OWN_LOOPS.__getitem__,
-    panels=replace(FIG2.panels, column="noise", title="σ = {noise}"),
+    panels=replace(BY_TASK, column="noise", title="σ = {noise}"),
     claims=(),
     scales=("smoke", "paper"),
 )
@@ -220,7 +221,7 @@ FIG2_PRINTED = replace(
     name="gao24.fig2_printed",
     title="The AlgoFormer as printed, beside the one of Figure 2, whose loop has an injection and a norm",
     cells=printed_models,
-    panels=FIG2.panels,
+    panels=BY_TASK,
 )
 
 FIG3 = replace(

@@ -1,20 +1,28 @@
 """gao24's figures: the three models, the algorithms against NumPy, the best known predictors, a verdict by hand."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from looped.experiment import Adam
 from looped.models.algoformer import AlgoFormerConfig
 from looped.papers import gao24
-from looped.papers.gao24.figures import FIG2, FIG3, FIG4, SHAPES, PointCurves
-from looped.papers.gao24.iterations import iterates
+from looped.papers.gao24.figures import FIG2, FIG2_NOISE, FIG2_PRINTED, FIG3, FIG4, PRINTED, SHAPES, PointCurves
+from looped.papers.gao24.iterations import FIG5, iterates
 from looped.papers.gao24.known import KNOWN, known_representation, without_examples
+from looped.papers.gao24.trainings import training
 from looped.papers.gao24.translation_table import TABLE
 from looped.papers.gao24.variants import MODELS, as_printed, three, with_loops
+from looped.recipes import recipes
 from looped.studies import Cell, Context, Table
 from looped.studies.claims import judge
 from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression, ChainOfThought, RepresentationRegression
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_three_models_differ_in_their_parts_alone():
@@ -134,14 +142,74 @@ def test_the_table_needs_its_data_and_says_so(monkeypatch, tmp_path):
         TABLE.measure("smoke")(TABLE.cells("smoke"), Context(scale="smoke", runs=tmp_path))
 
 
-def test_recipes_have_the_papers_sizes():
-    for recipe in (gao24.regression, gao24.autoregression, gao24.chain_of_thought, gao24.linear):
-        experiment = recipe("paper")
+def test_recipes_have_the_papers_sizes_and_its_training_where_they_say_so():
+    for recipe, published in (
+        (gao24.regression, gao24.regression_published),
+        (gao24.autoregression, gao24.autoregression_published),
+        (gao24.chain_of_thought, gao24.chain_of_thought_published),
+        (gao24.linear, gao24.linear_published),
+    ):
+        experiment, paper = recipe("paper"), published("paper")
         assert isinstance(experiment.model, AlgoFormerConfig)
         assert (experiment.task.d, experiment.model.width, experiment.model.loop.heads) == (20, 256, 8)
         assert (experiment.model.loops, experiment.train.window) == (20, 15)
-        assert experiment.train.optimizer.learning_rate == 1e-4
+        assert (paper.task, paper.model, paper.train.points) == (
+            experiment.task,
+            experiment.model,
+            experiment.train.points,
+        )
+        assert (paper.train.steps, paper.train.optimizer) == (500_000, Adam(learning_rate=1e-4))
+        assert (paper.train.dims, paper.train.average, paper.train.dtype) == (None, None, "float32")
     text = gao24.translation("paper")
     assert (text.model.loops, text.train.window, text.train.optimizer.learning_rate) == (12, 10, 5e-5)
-    for study in (FIG2, FIG3, FIG4, TABLE):
-        assert {cell.train.steps for cell in study.cells("paper").values()} == {500_000}
+    assert {cell.train.steps for cell in TABLE.cells("paper").values()} == {500_000}
+
+
+def test_figure_2_takes_the_runs_that_are_finished():
+    """By their hash; all models of a task with the same seeds."""
+    seeds = dict(FIG2.measure("paper").seeds_by_task)
+    folders = {
+        training(experiment, seed=seed).folder
+        for cell, experiment in FIG2.cells("paper").items()
+        for seed in seeds[cell["task"]]
+    }
+    finished = {path.name for path in (ROOT / "results" / "paper_runs").glob("gao24.*")}
+    assert folders <= finished
+    assert len(folders) == 15
+    named = {name for name in recipes() if name.startswith("gao24.")}
+    assert {experiment.name for experiment in FIG2.cells("paper").values()} <= named
+
+
+def test_a_task_may_have_seeds_of_its_own(tmp_path):
+    """Its models have those alone, its curves no resamples where there are several, and baselines are there once."""
+    cells = {cell: content for cell, content in FIG2.cells("smoke").items() if cell["model"] == "looped"}
+    cells = {cell: content for cell, content in cells.items() if cell["task"] != "chain_of_thought"}
+    measure = replace(FIG2.measure("smoke"), seeds_by_task=(("autoregression", (1, 2)),))
+    table = measure(cells, Context(scale="smoke", runs=tmp_path))
+    for task, seeds in (("regression", [0]), ("autoregression", [1, 2])):
+        curves = table.where("by_examples", task=task, model="looped")
+        assert curves.seeds() == seeds
+        assert all((series.draws is None) == (len(seeds) > 1) for series in curves)
+        assert len(table.where("by_examples", task=task, model=KNOWN)) == 1
+        assert len(table.where("without_examples", task=task)) == 1
+
+
+@pytest.mark.parametrize("study", [FIG3, FIG4, FIG5])
+def test_all_cells_of_a_grid_have_one_short_training(study):
+    trainings = {
+        replace(cell.train, window=1, grad=None) for cell in study.cells("paper").values()
+    }  # T and dT are what some of them vary
+    assert len(trainings) == 1
+    assert trainings.pop().steps < gao24.regression("paper").train.steps
+
+
+def test_noise_and_the_printed_loop_stand_beside_figure_2():
+    noisy = FIG2_NOISE.cells("paper")
+    assert {cell.task.noise for cell in noisy.values()} == {0.1, 1.0}
+    assert len(noisy) == 6
+    for cell, experiment in FIG2_PRINTED.cells("paper").items():
+        printed = cell["model"] == PRINTED
+        assert (experiment.model.inject, experiment.model.loop_norm) == (("none", False) if printed else ("add", True))
+        same = FIG2.cells("paper")[Cell(task=cell["task"], model="AlgoFormer")]
+        assert (experiment == same) != printed
+        assert replace(experiment.train, grad=15) == same.train

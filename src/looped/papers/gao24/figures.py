@@ -6,13 +6,15 @@ Figure 3 is about the loop as printed: with pre(X) injected into every loop, all
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from looped.evaluation.curves import Curve as EvaluatedCurve
 from looped.papers import gao24
 from looped.papers.gao24.known import known_representation, without_examples
-from looped.papers.gao24.variants import ALGOFORMER, LOOPED, STANDARD, as_printed, three, with_loops, with_shape
+from looped.papers.gao24.trainings import in_a_grid
+from looped.papers.gao24.variants import ALGOFORMER, LOOPED, STANDARD, three, with_loops, with_shape
 from looped.studies import (
     Axis,
     Cell,
@@ -27,10 +29,12 @@ from looped.studies import (
     best,
     claim,
     drift,
+    last,
     worst,
 )
 from looped.studies.measures import tasks_of
 from looped.studies.study import Cells
+from looped.tasks.sequences import RepresentationRegression
 from looped.tasks.task import SequenceTask, Task
 
 TASKS = {
@@ -43,6 +47,14 @@ TITLES = {
     "autoregression": "AR(q) with representation",
     "chain_of_thought": "chain of thought with MLPs",
 }
+PRINTED = "as printed"
+AS_PRINTED = {
+    "regression": gao24.regression_printed,
+    "autoregression": gao24.autoregression_printed,
+    "chain_of_thought": gao24.chain_of_thought_printed,
+}
+NOISES = (0.1, 1.0)
+"""The paper's sigma beside 0."""
 LAYERS = {"smoke": 2, "cpu": 6, "paper": 12}
 """Layers of the standard transformer."""
 LOOPS = {
@@ -60,6 +72,7 @@ SHAPES = {
 ERROR = "error (predicting zero = 1)"
 BY_EXAMPLES = Axis(x="examples, or states, seen", y=ERROR, log=True, floor=1e-3)
 BY_LOOPS = Axis(x="loops", y="error at the last pair", log=True)
+BY_TASK = Panels(y="by_examples", axis=BY_EXAMPLES, column="task", colour="model", share_y=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +83,23 @@ class PointCurves(Curves):
     """
 
     at_own_loops: bool = True
+    seeds_by_task: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """(task, seeds) of tasks that have others than `seeds`: all models of a task have the same, so that a claim
+    compares them seed by seed."""
+
+    def __call__(self, cells: Cells, context: Context) -> Table:
+        """Train what is missing and evaluate everything, the tasks of equal seeds together."""
+        groups: dict[tuple[int, ...], dict[Cell, Any]] = {}
+        for cell, experiment in cells.items():
+            seeds = dict(self.seeds_by_task).get(str(cell.get("task")), self.seeds)
+            groups.setdefault(seeds, {})[cell] = experiment
+        if list(groups) == [self.seeds]:
+            return super().__call__(cells, context)
+        table = Table()
+        for index, (seeds, members) in enumerate(groups.items()):
+            part = context.part(f"seeds {', '.join(map(str, seeds))}", index, len(groups))
+            table.series += replace(self, seeds=seeds)(members, part).series
+        return table
 
     def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
         """The best known predictor, and what is known without examples."""
@@ -100,9 +130,14 @@ class PointCurves(Curves):
 EVALUATION = {
     "smoke": PointCurves(prompts=8, loops=6, baselines=known_representation),
     "cpu": PointCurves(seeds=(3, 4, 5), prompts=512, loops=24, baselines=known_representation),
-    "paper": PointCurves(prompts=1280, loops=200, baselines=known_representation),
+    "paper": PointCurves(seeds=(0, 1, 2), prompts=1280, loops=200, baselines=known_representation),
 }
 """The `cpu` recipes were tuned on seeds 0 to 2, so others are judged."""
+FINISHED = (("regression", (0, 1)), ("autoregression", (0, 1)), ("chain_of_thought", (0,)))
+"""The seeds of Figure 2 that are trained for all three models at `paper` scale; three of each task are to be."""
+OWN_LOOPS = EVALUATION | {"paper": replace(EVALUATION["paper"], loops=20)}
+"""Read up to the trained loops at `paper` scale: Figure 2 shows none beyond."""
+FIG2_EVALUATION = OWN_LOOPS | {"paper": replace(OWN_LOOPS["paper"], seeds_by_task=FINISHED)}
 
 
 def three_models(scale: gao24.Scale) -> Cells:
@@ -114,10 +149,35 @@ def three_models(scale: gao24.Scale) -> Cells:
     }
 
 
+def noisy_regression(scale: gao24.Scale) -> Cells:
+    """The three models on regression with label noise."""
+    base = gao24.regression(scale)
+    assert isinstance(base.task, RepresentationRegression)
+    return {
+        Cell(noise=noise, model=model): experiment
+        for noise in NOISES
+        for model, experiment in three(replace(base, task=replace(base.task, noise=noise)), LAYERS[scale]).items()
+    }
+
+
+def printed_models(scale: gao24.Scale) -> Cells:
+    """On each task the AlgoFormer as printed, and with pre(X) injected and a norm in the loop."""
+    pairs = {task: {ALGOFORMER: TASKS[task], PRINTED: printed} for task, printed in AS_PRINTED.items()}
+    return {
+        Cell(task=task, model=model): recipe(scale) for task, pair in pairs.items() for model, recipe in pair.items()
+    }
+
+
 def printed_loops(scale: gao24.Scale) -> Cells:
     """The AlgoFormer as printed, for several T and dT."""
-    base = replace(as_printed(gao24.regression(scale)), name="gao24.regression_printed")
+    base = in_a_grid(gao24.regression_printed(scale), "fig3", scale)
     return {Cell(dT=window, T=loops): with_loops(base, loops, window) for window, row in LOOPS[scale] for loops in row}
+
+
+def shapes(scale: gao24.Scale) -> Cells:
+    """The AlgoFormer of several layers and heads."""
+    base = in_a_grid(gao24.regression(scale), "fig4", scale)
+    return {Cell(L=layers, h=heads): with_shape(base, layers, heads) for layers, heads in SHAPES[scale]}
 
 
 def does_better(task: str, better: str, worse: str):
@@ -127,6 +187,7 @@ def does_better(task: str, better: str, worse: str):
         f"{task}.{'beats' if better == ALGOFORMER else f'{better}_beats'}_{worse}",
         f"The {model} does better than the {worse} transformer on {TITLES[task]} (Section 5.2).",
         area(task=task, model=better) / area(task=task, model=worse) <= 0.95,
+        beside={"after all examples": last(task=task, model=better) / last(task=task, model=worse)},
         remark="equal width, prompts, steps and optimiser",
     )
 
@@ -135,8 +196,8 @@ FIG2 = Study(
     name="gao24.fig2",
     title="AlgoFormer, vanilla looped and standard transformer on three tasks",
     cells=three_models,
-    measure=EVALUATION.__getitem__,
-    panels=Panels(y="by_examples", axis=BY_EXAMPLES, column="task", colour="model", share_y=False),
+    measure=FIG2_EVALUATION.__getitem__,
+    panels=BY_TASK,
     learned=Learned(zero="without_examples"),
     claims=(
         *(does_better(task, ALGOFORMER, other) for task in TASKS for other in (LOOPED, STANDARD)),
@@ -144,11 +205,31 @@ FIG2 = Study(
     ),
 )
 
+FIG2_NOISE = replace(
+    FIG2,
+    name="gao24.fig2_noise",
+    title="The three models on regression with label noise, which the text mentions beside Figure 2",
+    cells=noisy_regression,
+    measure=OWN_LOOPS.__getitem__,
+    panels=replace(BY_TASK, column="noise", title="σ = {noise}"),
+    claims=(),
+    scales=("smoke", "paper"),
+)
+
+FIG2_PRINTED = replace(
+    FIG2_NOISE,
+    name="gao24.fig2_printed",
+    title="The AlgoFormer as printed, beside the one of Figure 2, whose loop has an injection and a norm",
+    cells=printed_models,
+    panels=BY_TASK,
+)
+
 FIG3 = replace(
     FIG2,
     name="gao24.fig3",
     title="Error far beyond the trained loops, for several T and dT",
     cells=printed_loops,
+    measure=EVALUATION.__getitem__,
     panels=Panels(y="by_loops", axis=BY_LOOPS, column="dT", colour="T", mark_trained=True),
     claims=(
         claim(
@@ -174,9 +255,8 @@ FIG4 = replace(
     FIG2,
     name="gao24.fig4",
     title="Error for several numbers of layers and heads",
-    cells=lambda scale: {
-        Cell(L=layers, h=heads): with_shape(gao24.regression(scale), layers, heads) for layers, heads in SHAPES[scale]
-    },
+    cells=shapes,
+    measure=EVALUATION.__getitem__,
     panels=Panels(y="by_examples", axis=BY_EXAMPLES, colour="L", dash="h", width=5.2, height=3.4),
     claims=(more("layers", "L", "h"), more("heads", "h", "L")),
 )

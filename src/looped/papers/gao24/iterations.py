@@ -13,6 +13,7 @@ from torch import Tensor
 from looped.functional.descent import gradient_descent, newton_inverse
 from looped.papers import gao24
 from looped.papers.gao24.figures import BY_LOOPS, EVALUATION, PointCurves
+from looped.papers.gao24.trainings import in_a_grid
 from looped.papers.gao24.variants import with_loops
 from looped.prompt import Prompt
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, at, claim, curve, last
@@ -65,7 +66,7 @@ def iterates(prompt: Prompt, steps: int) -> dict[str, Tensor]:
 
 def noisy_linear(scale: gao24.Scale) -> Cells:
     """Two AlgoFormers at every noise."""
-    base = gao24.linear(scale)
+    base = in_a_grid(gao24.linear(scale), "fig5", scale)
     return {
         Cell(noise=noise, T=loops, dT=window): with_loops(
             replace(base, task=LinearRegression(d=base.task.d, noise=noise)), loops, window

@@ -166,32 +166,14 @@ def test_recipes_have_the_papers_sizes_and_its_training_where_they_say_so():
 
 
 def test_figure_2_takes_the_runs_that_are_finished():
-    """By their hash; all models of a task with the same seeds."""
-    seeds = dict(FIG2.measure("paper").seeds_by_task)
-    folders = {
-        training(experiment, seed=seed).folder
-        for cell, experiment in FIG2.cells("paper").items()
-        for seed in seeds[cell["task"]]
-    }
+    """By their hash."""
+    seeds = FIG2.measure("paper").seeds
+    folders = {training(cell, seed=seed).folder for cell in FIG2.cells("paper").values() for seed in seeds}
     finished = {path.name for path in (ROOT / "results" / "paper_runs").glob("gao24.*")}
-    assert folders <= finished
-    assert len(folders) == 15
+    assert finished <= folders
+    assert len(folders) == 27
     named = {name for name in recipes() if name.startswith("gao24.")}
     assert {experiment.name for experiment in FIG2.cells("paper").values()} <= named
-
-
-def test_a_task_may_have_seeds_of_its_own(tmp_path):
-    """Its models have those alone, its curves no resamples where there are several, and baselines are there once."""
-    cells = {cell: content for cell, content in FIG2.cells("smoke").items() if cell["model"] == "looped"}
-    cells = {cell: content for cell, content in cells.items() if cell["task"] != "chain_of_thought"}
-    measure = replace(FIG2.measure("smoke"), seeds_by_task=(("autoregression", (1, 2)),))
-    table = measure(cells, Context(scale="smoke", runs=tmp_path))
-    for task, seeds in (("regression", [0]), ("autoregression", [1, 2])):
-        curves = table.where("by_examples", task=task, model="looped")
-        assert curves.seeds() == seeds
-        assert all((series.draws is None) == (len(seeds) > 1) for series in curves)
-        assert len(table.where("by_examples", task=task, model=KNOWN)) == 1
-        assert len(table.where("without_examples", task=task)) == 1
 
 
 @pytest.mark.parametrize("study", [FIG3, FIG4, FIG5])

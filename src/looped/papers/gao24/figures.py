@@ -6,7 +6,6 @@ Figure 3 is about the loop as printed: with pre(X) injected into every loop, all
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -83,23 +82,6 @@ class PointCurves(Curves):
     """
 
     at_own_loops: bool = True
-    seeds_by_task: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """(task, seeds) of tasks that have others than `seeds`: all models of a task have the same, so that a claim
-    compares them seed by seed."""
-
-    def __call__(self, cells: Cells, context: Context) -> Table:
-        """Train what is missing and evaluate everything, the tasks of equal seeds together."""
-        groups: dict[tuple[int, ...], dict[Cell, Any]] = {}
-        for cell, experiment in cells.items():
-            seeds = dict(self.seeds_by_task).get(str(cell.get("task")), self.seeds)
-            groups.setdefault(seeds, {})[cell] = experiment
-        if list(groups) == [self.seeds]:
-            return super().__call__(cells, context)
-        table = Table()
-        for index, (seeds, members) in enumerate(groups.items()):
-            part = context.part(f"seeds {', '.join(map(str, seeds))}", index, len(groups))
-            table.series += replace(self, seeds=seeds)(members, part).series
-        return table
 
     def add_baselines(self, table: Table, cells: Cells, context: Context) -> None:
         """The best known predictor, and what is known without examples."""
@@ -133,11 +115,8 @@ EVALUATION = {
     "paper": PointCurves(seeds=(0, 1, 2), prompts=1280, loops=200, baselines=known_representation),
 }
 """The `cpu` recipes were tuned on seeds 0 to 2, so others are judged."""
-FINISHED = (("regression", (0, 1)), ("autoregression", (0, 1)), ("chain_of_thought", (0,)))
-"""The seeds of Figure 2 that are trained for all three models at `paper` scale; three of each task are to be."""
 OWN_LOOPS = EVALUATION | {"paper": replace(EVALUATION["paper"], loops=20)}
 """Read up to the trained loops at `paper` scale: Figure 2 shows none beyond."""
-FIG2_EVALUATION = OWN_LOOPS | {"paper": replace(OWN_LOOPS["paper"], seeds_by_task=FINISHED)}
 
 
 def three_models(scale: gao24.Scale) -> Cells:
@@ -196,7 +175,7 @@ FIG2 = Study(
     name="gao24.fig2",
     title="AlgoFormer, vanilla looped and standard transformer on three tasks",
     cells=three_models,
-    measure=FIG2_EVALUATION.__getitem__,
+    measure=OWN_LOOPS.__getitem__,
     panels=BY_TASK,
     learned=Learned(zero="without_examples"),
     claims=(

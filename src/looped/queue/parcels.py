@@ -24,9 +24,9 @@ from looped.training.folder import Checkpoint, read_checkpoint
 from looped.training.run import Run
 from looped.training.trials import standing
 
-PIECE_BYTES, MAX_PIECES = 15_000_000, 7
-"""A borrowed machine returns at most 8 files of 16 MiB for each command; one is left for a log."""
-HALF_FROM = 4_000_000
+PIECE_BYTES, MAX_PIECES = 15_000_000, 4
+"""A borrowed machine returns at most 8 files of 16 MiB, 64 MiB together, for each command."""
+HALF_FROM = 2_000_000
 """Models of more parameters travel as float16."""
 NAME = re.compile(r"looped-([0-9a-f]{10})-(\d\d)-of-(\d\d)")
 

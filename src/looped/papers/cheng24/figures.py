@@ -183,7 +183,9 @@ def both(number: int, title: str, cells: Callable[[str, str], Cells], **rest: An
 LEARNED = Learned(of="loss", zero="label_variance", best="Bayes", every_place=True)
 BY_N = Axis(x="examples n", y="test loss", log=True, places=True)
 BY_L = replace(BY_N, x="layers L")
-AGAINST_N = Panels(y="loss", axis=BY_N, column="K", colour="h", title="{K} data", reference_quantity="Bayes")
+AGAINST_N = Panels(
+    y="loss", axis=BY_N, column="K", colour="h", title="{K} data", reference_quantity="Bayes", share_y=False
+)
 AGAINST_L = replace(AGAINST_N, axis=BY_L)
 excess = curve("loss", K="exp", h="exp") - curve("Bayes", K="exp")
 

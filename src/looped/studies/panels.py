@@ -104,11 +104,18 @@ def draw(figure: Any, table: Table, groups: Sequence[Panels]) -> None:
             ax.set_title(title)
             if index and row[index - 1][0] is panels:
                 ax.set_ylabel("")
-                if panels.share_y:
-                    ax.set_ylim(axes[0].get_ylim())
+        for panels in groups:
+            _share_y([ax for ax, panel in zip(axes, row, strict=False) if panel[0] is panels and panels.share_y])
         for ax in axes[len(row) :]:
             ax.set_axis_off()
     finish(figure, columns=groups[0].legend_columns)
+
+
+def _share_y(axes: Sequence[Any]) -> None:
+    """Give panels the limits that show all of each."""
+    limits = [ax.get_ylim() for ax in axes]
+    for ax in axes:
+        ax.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 def _shown(table: Table, panels: Panels) -> Table:

@@ -1,7 +1,7 @@
-"""cheng24, Transformers Implement Functional Gradient Descent: recipes; figures are in `losses` and `matrices`.
+"""cheng24, Transformers Implement Functional Gradient Descent: recipes; the figures are in `figures`.
 
 A recipe is one line of Figure 1 or 4 as an ordinary training run: three layers, 14 examples, labels from a Gaussian
-process. The figures train whole families at once, with data that several models share; see `training`.
+process. The figures train whole families at once, with data that several models share; see `families`.
 """
 
 from dataclasses import replace

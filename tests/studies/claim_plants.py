@@ -53,7 +53,10 @@ GAO24 = {
     "gao24.fig2.chain_of_thought.standard_beats_looped": plant(
         "is larger", "by_examples", task="chain_of_thought", model="standard"
     ),
-    "gao24.fig2.falls_with_examples": plant("rises", "by_examples", model="AlgoFormer"),
+    **{
+        f"gao24.fig2.{task}.falls_with_examples": plant("rises", "by_examples", task=task, model="AlgoFormer")
+        for task in ("regression", "autoregression", "chain_of_thought")
+    },
     "gao24.fig2.fewer_parameters": plant("is larger", "parameters", model="AlgoFormer"),
     "gao24.fig3.larger_window_is_steadier": plant("rises", "by_loops", dT=max),
     "gao24.fig3.more_loops": plant("is larger", "by_examples", T=max),

@@ -220,10 +220,13 @@ FIG2 = Study(
     claims=(
         *(does_better(task, ALGOFORMER, other) for task in TASKS for other in (LOOPED, STANDARD)),
         does_better("chain_of_thought", STANDARD, LOOPED),
-        claim(
-            "falls_with_examples",
-            "The error falls with more examples (Section 5.2).",
-            worst(worst(curve().last() / curve().first(), over="model", among=MODELS), over="task") < 1,
+        *(
+            claim(
+                f"{task}.falls_with_examples",
+                f"The error of all models falls with more examples on {TITLES[task]} (Section 5.2).",
+                worst(last(task=task) / curve(task=task).first(), over="model", among=MODELS) < 1,
+            )
+            for task in TASKS
         ),
         claim(
             "fewer_parameters",

@@ -90,7 +90,7 @@ def fuse(model: AlgoFormer, *, heads: int = 4) -> AlgoFormer:
     """
     config, width = model.config, model.config.width
     parts = [part[0] for part in (model.pre, model.loop, model.post)]
-    hidden = parts[0].mlp.fc.out_features
+    hidden = config.loop.hidden or 4 * width
     # x, what the three heads write, `idle`, the count of loops, the constant 1
     idle, count, one = range(4 * width, 4 * width + 3), 4 * width + 3, 4 * width + 4
     part = Part(layers=1, heads=heads, head_width=width, hidden=3 * (hidden + 1 + 4 * width) + 6)

@@ -53,9 +53,17 @@ GAO24 = {
     "gao24.fig2.chain_of_thought.standard_beats_looped": plant(
         "is larger", "by_examples", task="chain_of_thought", model="standard"
     ),
+    **{
+        f"gao24.fig2.{task}.falls_with_examples": plant("rises", "by_examples", task=task, model="AlgoFormer")
+        for task in ("regression", "autoregression", "chain_of_thought")
+    },
+    "gao24.fig2.fewer_parameters": plant("is larger", "parameters", model="AlgoFormer"),
     "gao24.fig3.larger_window_is_steadier": plant("rises", "by_loops", dT=max),
+    "gao24.fig3.more_loops": plant("is larger", "by_examples", T=max),
     "gao24.fig4.more_layers": plant("is larger", "by_examples", L=max),
     "gao24.fig4.more_heads": plant("is larger", "by_examples", h=max),
+    "gao24.fig4.largest_is_not_best": plant("is smaller", "by_examples", L=max, h=max),
+    "gao24.fig4_standard.equal_layers": plant("is larger", "by_examples", model="AlgoFormer"),
     "gao24.fig5.early_beats_gradient": plant("is larger", "by_loops", noise=0.0, T=max),
     "gao24.fig5.early_beats_newton": plant("is larger", "by_loops", noise=0.0, T=max),
     "gao24.fig5.newton_ends_at_zero": plant("is smaller", "by_loops", noise=0.0, T=max),

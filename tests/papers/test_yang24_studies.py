@@ -303,6 +303,7 @@ def test_figure_4_asks_12_loops_to_fall_short_at_the_best_window(errors, verdict
             table.add(cell, "by_loops", [1.0, factor * error, 0.5], x=[1, b, 500], seed=0)
             table.add(cell, "trained_loops", b, seed=0)
     table.add(Cell(model=UNLOOPED, L=12), "by_loops", [0.004], x=[1], seed=0)
+    table.add(Cell(model=UNLOOPED, L=12), "trained_loops", 1, seed=0)
     claim = judged("fig4", "12_loops_fall_short", table)
     assert (claim.value, claim.verdict) == (pytest.approx(min(errors) / 0.004), verdict)
 

@@ -198,7 +198,7 @@ YANG24 = {
     "yang24.fig15.orthogonal.alike": plant("is larger", "by_examples", model=LOOPED, shift="orthogonal query"),
     "yang24.fig15.equal.alike": plant("is larger", "by_examples", model=LOOPED, shift="query matches an example"),
     "yang24.fig15.noisy.peak_of_4_layers": plant("is larger", "by_examples", model=UNLOOPED, shift="noisy output", L=4),
-    "yang24.fig15.noisy.looped_peak": plant("is larger", "by_examples", model=LOOPED, shift="noisy output", b=max),
+    "yang24.fig15.noisy.looped_peak": plant("is larger", "by_examples", model=LOOPED, shift="noisy output", b=100),
     "yang24.fig16.scaled_y": plant("is larger", "by_examples", model=LOOPED, shift="y scaled by 1/2"),
     "yang24.fig16.scaled_by_2": plant("is larger", "by_examples", model=LOOPED, shift="x scaled by 2"),
 }

@@ -65,7 +65,7 @@ CPU = replace(
 )
 """Ten examples, five random features of each table: labels are noisy, and wider prompts take longer to learn at all."""
 PAPER_STEPS = 6000
-"""Steps of 64 prompts of both models at `paper` scale, about 20 and 30 seconds on one H200. As in `trainings.PAPER` they
+"""Steps of 64 prompts of both models at `paper` scale, 20 and 30 seconds on one H200. As in `trainings.PAPER` they
 begin where the `cpu` setting is, with 10 examples of 5 random features, and have 40 of all features after a third."""
 SMOKE = replace(CPU, steps=4, batch=4, points=6, depth=RandomDepth(low=-1, high=3), log_every=2)
 

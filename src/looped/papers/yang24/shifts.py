@@ -6,6 +6,7 @@ hour on two cores for all six. Loop counts are random there, up to b, so that mo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -145,7 +146,7 @@ PANELS = Panels(
 PEAK = "the peak is the largest error within d/4 of d = 20 examples"
 
 
-def noisy_peak(**labels: object) -> Quantity:
+def noisy_peak(**labels: Any) -> Quantity:
     """The peak under label noise."""
     return curve(shift=NOISY, **labels).largest((15, 25))
 
@@ -202,8 +203,8 @@ FIG15 = replace(
             "noisy.looped_peak",
             "The looped transformer has one too, the more so the larger b is (Appendix D, Figure 15).",
             (mean(noisy_peak(model=LOOPED), over="b") / noisy_peak(model=UNLOOPED, L=20) < 1)
-            & (noisy_peak(model=LOOPED, b=max) / noisy_peak(model=LOOPED, b=min) < 1),
-            remark=f"{PEAK}; below that of L = 20, and of the largest b below that of the smallest",
+            & (noisy_peak(model=LOOPED, b=100) / noisy_peak(model=LOOPED, b=20) < 1),
+            remark=f"{PEAK}; below that of L = 20, and of b = 100 below that of b = 20",
         ),
     ),
 )

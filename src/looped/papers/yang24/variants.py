@@ -36,7 +36,7 @@ TWO_SEEDS = {**EVALUATION, "cpu": replace(EVALUATION["cpu"], seeds=(3, 4))}
 """The same for figures of many trainings."""
 GRID_STEPS = 8000
 """Steps of 64 prompts that models of linear and sparse functions get at `paper` scale in figures of many trainings:
-about 10 to 50 seconds on one H200. With b = 20, T = 15 they gave .00063 after 40 examples, where .00078 is published."""
+about 10 to 50 seconds on one H200. With b = 20, T = 15 they gave .00063 at k = 40, where .00078 is published."""
 SHORT: dict[str, dict[str, Any]] = {"smoke": {"steps": 6}, "cpu": {}, "paper": {}}
 """What a figure changes of a scale's recipe."""
 

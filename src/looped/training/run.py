@@ -195,7 +195,7 @@ def _line(line: bytes) -> dict[str, float]:
 def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None = None) -> None:
     """Load a run folder's weights into `model`, in their own precision: the averaged ones where there are any.
 
-    They come from `checkpoint`, or from the last one.
+    They come from `checkpoint`, or from the last one. Weights that were rounded to half the size become float32.
     """
     checkpoint = checkpoint or Folder(path, "").latest()
     if checkpoint is None:
@@ -206,7 +206,8 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
         raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
     weights = checkpoint.part("average") or checkpoint.part("model")
     try:
-        model.to(next(iter(weights.values())).dtype).load_state_dict(weights)
+        precision = next(iter(weights.values())).dtype
+        model.to(torch.promote_types(precision, torch.float32)).load_state_dict(weights)
     except (RuntimeError, StopIteration):
         raise ValueError(
             f"the weights in {path} do not fit the model of this config. Take the recipe and the scale they are from, "

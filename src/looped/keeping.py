@@ -29,7 +29,7 @@ Rounding = Literal["float16", "bfloat16"]
 """What weights can be rounded to; they are loaded as float32 all the same."""
 MAX_LINES = 500
 """How many lines of the metrics a kept model has at most."""
-CHECK_PROMPTS, CHECK_SEED = 128, 20_240
+CHECK_PROMPTS, CHECK_SEED = 32, 20_240
 """The few prompts on which tests judge a kept model again."""
 LEVEL = 0.9
 """Level of the intervals."""

@@ -107,8 +107,8 @@ def test_the_numbers_are_those_of_an_evaluation(run, made):
 
 def test_the_check_is_of_prompts_drawn_on_the_cpu_at_three_places(run, made):
     found = read_record(made / "tiny.linear")["check"]
-    assert (found["prompts"], found["loops"], found["x"]) == (128, 3, [1, 2, 4])
-    prompt = TINY.task.sample(batch=128, n=5, generator=torch.Generator().manual_seed(found["seed"]))
+    assert (found["prompts"], found["loops"], found["x"]) == (32, 3, [1, 2, 4])
+    prompt = TINY.task.sample(batch=32, n=5, generator=torch.Generator().manual_seed(found["seed"]))
     with torch.no_grad():
         errors = TINY.task.error(run.model()(prompt)[-1], prompt).double().mean(0)
     torch.testing.assert_close(torch.tensor(found["mean"]).double(), errors[[1, 2, 4]], rtol=1e-5, atol=0)
@@ -481,11 +481,21 @@ def test_the_store_is_in_the_checkout_or_in_the_package(tmp_path):
 
 def test_a_wheel_carries_the_store(tmp_path):
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling, which builds the wheel, is not here")
-    [path] = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    path = Path(*wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
     with zipfile.ZipFile(path) as packed:
         names = {name for name in packed.namelist() if name.startswith("looped/kept/")}
-    assert names == {f"looped/kept/{one.relative_to(STORE).as_posix()}" for one in STORE.rglob("*") if one.is_file()}
+    files = {file.relative_to(STORE).as_posix() for file in STORE.rglob("*") if file.is_file()}
+    large = {name for name in files if name.startswith("gao24.") and name.endswith(".safetensors")}
+    assert names == {f"looped/kept/{name}" for name in files - large}
     assert "looped/kept/README.md" in names  # git keeps no empty folder, and the build needs it
+    assert path.stat().st_size < 20_000_000
+
+
+def test_a_model_whose_weights_a_wheel_lacks_says_where_they_are(store):
+    shutil.rmtree(store / "tiny.linear" / "checkpoints")
+    assert "weights in looped's repository" in model_line(summary(store / "tiny.linear"))
+    with pytest.raises(ValueError, match=r"tiny\.linear are too large for the installed package\. They are in"):
+        looped.load("tiny.linear")
 
 
 # those that come with looped

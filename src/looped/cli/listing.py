@@ -103,7 +103,8 @@ def model_line(facts: dict[str, Any]) -> str:
     trained = f"trained in {seconds / 60:.1f} minutes on {facts['device']}" if seconds else f"made on {facts['device']}"
     earlier = f", weights of step {facts['step']:,}" if facts["step"] else ""
     rounded = f", rounded to {facts['rounded_to']}" if facts["rounded_to"] else ""
-    size = f"{facts['parameters']:,} parameters, {facts['bytes'] / 1e6:.1f} MB, {facts['loops']} loops"
+    room = f"{facts['bytes'] / 1e6:.1f} MB" if facts["bytes"] else "weights in looped's repository"
+    size = f"{facts['parameters']:,} parameters, {room}, {facts['loops']} loops"
     return f"{facts['task']}, {size}; {measured}; {trained}{earlier}{rounded}"
 
 

@@ -27,7 +27,7 @@ from looped.files import log, read_json, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
-from looped.training.kept import hint, is_kept, locate
+from looped.training.kept import hint, is_kept, locate, refuse_missing_weights
 
 
 class Run(Folder):
@@ -203,6 +203,7 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
             recipe = re.fullmatch(r"([^/]+)-[0-9a-f]{10}", str(path))
             remedy = f", or train `{recipe[1]}` into the folder of this run first." if recipe else hint(path)
             raise ValueError(f"there is no run folder {path}. Name one that is there{remedy}")
+        refuse_missing_weights(path)
         raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
     weights = checkpoint.part("average") or checkpoint.part("model")
     try:

@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,9 +25,11 @@ from looped.training.run import Run
 
 MAX_BYTES = 15_000_000
 """The largest size of a weights file."""
+Rounding = Literal["float16", "bfloat16"]
+"""What weights can be rounded to; they are loaded as float32 all the same."""
 MAX_LINES = 500
 """How many lines of the metrics a kept model has at most."""
-CHECK_PROMPTS, CHECK_SEED = 128, 20_240
+CHECK_PROMPTS, CHECK_SEED = 32, 20_240
 """The few prompts on which tests judge a kept model again."""
 LEVEL = 0.9
 """Level of the intervals."""
@@ -39,6 +41,7 @@ def keep(
     points: int,
     name: str | None = None,
     best: bool = False,
+    rounding: Rounding | None = None,
     out: str | Path = "results/models",
     again: bool = False,
     loops: int | None = None,
@@ -53,14 +56,16 @@ def keep(
     The record is measured on `prompts` fresh prompts of `points` pairs: the error by examples after the trained loops b
     and after 2b, and by loops up to `loops` (default 2b), all with 90% intervals; and the few numbers of `check`. With
     `best` the weights are those of the lowest logged loss; unless these are the last ones, no figure uses the kept
-    model in place of the training.
+    model in place of the training. With `rounding` they are rounded to half the size, unless that moves an error of
+    `check` out of its interval; the record is of the rounded ones.
     """
     target = Path(out) / (run.setup.name if name is None else name)
     _check_target(target, name, run, again)
     last = _finished(run)
     checkpoint = (best and run.best()) or last
-    weights = _weights(run, checkpoint)
+    weights = _weights(run, checkpoint, rounding)
     origin = _origin(run) | ({} if checkpoint.finished else {"weights_of_step": checkpoint.step})
+    origin |= {"rounded_to": rounding} if rounding else {}
     b = run.setup.model.loops
     loops = _twice(run.setup.model.build()) if loops is None else loops
     if loops < b:
@@ -75,6 +80,9 @@ def keep(
         small.save(Checkpoint(checkpoint.step, checkpoint.finished, weights))
         write_json(temporary / "provenance.json", origin)
         sizes = {"points": points, "loops": loops, "prompts": prompts, "seed": seed, "check_prompts": check_prompts}
+        if rounding:
+            exact = check(run.model_of(checkpoint, device), run.setup.task, points=points, prompts=check_prompts)
+            _check_rounding(exact, check(small.model(device), run.setup.task, points=points, prompts=check_prompts))
         data = record(small.model(device), run.setup.task, device=device, progress=progress, **sizes)
         write_json(temporary / "kept.json", data)
         _put(temporary, target)
@@ -183,6 +191,8 @@ def summary(path: Path) -> dict[str, Any]:
         "device": origin.get("device"),
         "seconds": origin.get("train_seconds"),
         "step": origin.get("weights_of_step"),
+        "rounded_to": origin.get("rounded_to"),
+        "bytes": sum(file.stat().st_size for file in (path / "checkpoints").glob("*.safetensors")),
     }
 
 
@@ -224,13 +234,11 @@ def _finished(run: Run) -> Checkpoint:
     return checkpoint
 
 
-def _weights(run: Run, checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The weights that an evaluation reads, in float32 at least: the averaged ones if the run has them."""
+def _weights(run: Run, checkpoint: Checkpoint, rounding: Rounding | None) -> dict[str, Tensor]:
+    """The weights that an evaluation reads, in their precision or rounded: the averaged ones if the run has them."""
     tensors = checkpoint.part("average") or checkpoint.part("model")
-    weights = {  # half precision becomes float32; float64 stays, since a construction may need it
-        f"model/{key}": tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-        if tensor.is_floating_point()
-        else tensor
+    weights = {
+        f"model/{key}": tensor.to(getattr(torch, rounding)) if rounding and tensor.is_floating_point() else tensor
         for key, tensor in tensors.items()
     }
     size = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
@@ -239,6 +247,16 @@ def _weights(run: Run, checkpoint: Checkpoint) -> dict[str, Tensor]:
             f"the weights in {run.path} take {size / 1e6:.1f} MB; a kept file has at most {MAX_BYTES / 1e6:.0f} MB."
         )
     return weights
+
+
+def _check_rounding(exact: dict[str, Any], rounded: dict[str, Any]) -> None:
+    """Refuse rounded weights whose errors lie outside the intervals of the exact ones."""
+    for x, low, high, error in zip(exact["x"], exact["low"], exact["high"], rounded["mean"], strict=True):
+        if not low <= error <= high:
+            raise ValueError(
+                f"rounded, the model has an error of {error:.3g} with {x} examples, outside [{low:.3g}, {high:.3g}]. "
+                "Keep it without rounding."
+            )
 
 
 def _origin(run: Run) -> dict[str, Any]:

@@ -1,9 +1,11 @@
+import io
 import math
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
+from PIL import Image, ImageChops
 
 from looped.evaluation.curves import Curve, Evaluation
 from looped.report import drawing, plots
@@ -156,6 +158,10 @@ def test_files_are_on_white_and_end_as_they_are_named(evaluation, tmp_path):
     figure = plots.evaluation_figure(evaluation, d=2)
     png = drawing.save_figure(figure, tmp_path / "a.png").read_bytes()
     assert png.startswith(b"\x89PNG")
+    with Image.open(io.BytesIO(drawing._save(figure, "png", facecolor="white", dpi=200))) as exact:
+        colours, paletted = exact.convert("RGB"), Image.open(io.BytesIO(png)).convert("RGB")
+        assert max(high for _, high in ImageChops.difference(colours, paletted).getextrema()) < 32
+        assert paletted.getpixel((0, 0)) == (255, 255, 255)
     text = drawing.save_figure(figure, tmp_path / "a.svg").read_text()
     assert "#ffffff" in text
     assert drawing.PALETTE[0] in text

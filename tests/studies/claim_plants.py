@@ -150,6 +150,7 @@ YANG24 = {
     "yang24.fig10a.outperforms": plant("is larger", "by_examples", model=LOOPED),
     "yang24.fig10a.beats_lasso_early": plant("is larger", "by_examples", model=LOOPED),
     "yang24.fig10b.matches": plant("is larger", "by_examples", model=LOOPED),
+    "yang24.fig10b.beats_baselines": plant("is larger", "by_examples", model=LOOPED),
     "yang24.fig10c.matches": plant("is larger", "by_examples", model=LOOPED),
     "yang24.fig2.fixed_point": plant("rises", "by_loops", model=LOOPED),
     "yang24.fig2.matches_12_layers": plant("is larger", "by_examples", model=LOOPED),

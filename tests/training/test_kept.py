@@ -107,8 +107,8 @@ def test_the_numbers_are_those_of_an_evaluation(run, made):
 
 def test_the_check_is_of_prompts_drawn_on_the_cpu_at_three_places(run, made):
     found = read_record(made / "tiny.linear")["check"]
-    assert (found["prompts"], found["loops"], found["x"]) == (128, 3, [1, 2, 4])
-    prompt = TINY.task.sample(batch=128, n=5, generator=torch.Generator().manual_seed(found["seed"]))
+    assert (found["prompts"], found["loops"], found["x"]) == (32, 3, [1, 2, 4])
+    prompt = TINY.task.sample(batch=32, n=5, generator=torch.Generator().manual_seed(found["seed"]))
     with torch.no_grad():
         errors = TINY.task.error(run.model()(prompt)[-1], prompt).double().mean(0)
     torch.testing.assert_close(torch.tensor(found["mean"]).double(), errors[[1, 2, 4]], rtol=1e-5, atol=0)
@@ -137,12 +137,29 @@ def test_weights_of_float64_are_kept_and_judged_as_they_are(tmp_path):
     assert check(looped.load(made), TINY.task, points=9) == found["check"]
 
 
-def test_weights_of_half_precision_are_kept_in_float32(run, tmp_path):
-    half = shutil.copytree(run.path, tmp_path / "run")
-    weights = {f"model/{name}": value.bfloat16() for name, value in run.latest().part("average").items()}
-    Run.open(half).save(Checkpoint(6, True, weights))
-    found = Run.open(keep(Run.open(half), out=tmp_path, **FEW)).latest().part("model")
-    assert {one.dtype for one in found.values()} == {torch.float32}
+@pytest.mark.parametrize("rounding", ["float16", "bfloat16"])
+def test_weights_can_be_rounded_to_half_the_size_and_are_loaded_as_float32(run, tmp_path, rounding):
+    path = keep(run, out=tmp_path, rounding=rounding, **FEW)
+    stored, model = Run.open(path).latest().part("model"), looped.load(path)
+    exact = run.latest().part("average")
+    assert {value.dtype for value in stored.values()} == {getattr(torch, rounding)}
+    assert all(torch.equal(stored[name], value.to(getattr(torch, rounding))) for name, value in exact.items())
+    assert all(torch.equal(value, stored[name].float()) for name, value in model.state_dict().items())
+    assert {value.dtype for value in model.state_dict().values()} == {torch.float32}
+    assert Run.open(path).provenance() == {**run.provenance(), "rounded_to": rounding}
+    assert check(model, TINY.task, points=5) == read_record(path)["check"]
+    again = Run.open(keep(Run.open(path), out=tmp_path, again=True, **FEW))
+    assert all(torch.equal(value, stored[name]) for name, value in again.latest().part("model").items())
+    assert again.provenance()["rounded_to"] == rounding
+    assert f"rounded to {rounding}" in model_line(summary(path))
+
+
+def test_rounding_that_costs_accuracy_is_refused(tmp_path):
+    """Newton's method in weights of 1e-5 apart from one another: three digits are too few."""
+    newton = save_model(tmp_path / "run", READY["gao24.thm4.1"](2, 8, 20).model, TINY.task, name="newton", points=9)
+    with pytest.raises(ValueError, match=r"rounded, the model has an error of .* Keep it without rounding\."):
+        keep(newton, out=tmp_path / "models", points=9, prompts=16, rounding="bfloat16")
+    assert list((tmp_path / "models").iterdir()) == []
 
 
 def test_a_model_of_sequences_is_kept_too(tmp_path):
@@ -464,11 +481,21 @@ def test_the_store_is_in_the_checkout_or_in_the_package(tmp_path):
 
 def test_a_wheel_carries_the_store(tmp_path):
     wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling, which builds the wheel, is not here")
-    [path] = wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    path = Path(*wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
     with zipfile.ZipFile(path) as packed:
         names = {name for name in packed.namelist() if name.startswith("looped/kept/")}
-    assert names == {f"looped/kept/{one.relative_to(STORE).as_posix()}" for one in STORE.rglob("*") if one.is_file()}
+    files = {file.relative_to(STORE).as_posix() for file in STORE.rglob("*") if file.is_file()}
+    large = {name for name in files if name.startswith("gao24.") and name.endswith(".safetensors")}
+    assert names == {f"looped/kept/{name}" for name in files - large}
     assert "looped/kept/README.md" in names  # git keeps no empty folder, and the build needs it
+    assert path.stat().st_size < 20_000_000
+
+
+def test_a_model_whose_weights_a_wheel_lacks_says_where_they_are(store):
+    shutil.rmtree(store / "tiny.linear" / "checkpoints")
+    assert "weights in looped's repository" in model_line(summary(store / "tiny.linear"))
+    with pytest.raises(ValueError, match=r"tiny\.linear are too large for the installed package\. They are in"):
+        looped.load("tiny.linear")
 
 
 # those that come with looped

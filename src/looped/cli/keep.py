@@ -10,7 +10,7 @@ from looped.cli.listing import model_line
 from looped.cli.options import Best, Code, Device, Json, Points, Prompts, PromptSeed, Quiet, RunName, pick_device
 from looped.cli.output import progress_lines, show
 from looped.files import tidied
-from looped.keeping import CHECK_PROMPTS, read_record, summary
+from looped.keeping import CHECK_PROMPTS, Rounding, read_record, summary
 from looped.keeping import keep as keep_run
 
 
@@ -25,6 +25,9 @@ def keep(
     seed: PromptSeed = 1,
     check_prompts: Annotated[int, typer.Option(help="Fixed prompts for tests to repeat on a CPU.")] = CHECK_PROMPTS,
     best: Best = False,
+    rounding: Annotated[
+        Rounding | None, typer.Option(help="Round the weights to half the size, if the errors allow it.")
+    ] = None,
     code: Code = None,
     device: Device = "auto",
     json: Json = False,
@@ -39,7 +42,8 @@ def keep(
     """
     chosen = open_run(run, points=points, best=best, code=code)
     title = name or chosen.run.setup.name
-    choices: dict[str, Any] = {"name": name, "best": best, "out": out, "again": again, "device": pick_device(device)}
+    choices: dict[str, Any] = {"name": name, "best": best, "rounding": rounding, "out": out, "again": again}
+    choices["device"] = pick_device(device)
     sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "prompts": prompts, "seed": seed}
     with tidied(Path(out)), progress_lines(quiet=quiet or json) as report:
         choices["progress"] = lambda what, share: report(title, share, what)

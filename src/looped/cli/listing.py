@@ -97,17 +97,19 @@ def list_all(
 
 
 def model_line(facts: dict[str, Any]) -> str:
-    """A kept model in a line: task, size, errors with their intervals, where it was trained."""
+    """A kept model in a line: task, size, errors with their intervals, where it was trained and for how long."""
     errors: dict[int, list[str]] = {}
     for error in facts["errors"]:
         text = f"{interval(error['mean'], error['low'], error['high'])} at k={error['x']}"
         errors.setdefault(error["loops"], []).append(text)
     measured = "; ".join(f"error after {loops} loops {', '.join(texts)}" for loops, texts in errors.items())
     seconds = facts["seconds"]
-    trained = f"trained in {seconds:.0f} s on {facts['device']}" if seconds else f"made on {facts['device']}"
+    trained = f"trained in {seconds / 60:.1f} minutes on {facts['device']}" if seconds else f"made on {facts['device']}"
     earlier = f", weights of step {facts['step']:,}" if facts["step"] else ""
-    size = f"{facts['parameters']:,} parameters, {facts['loops']} loops"
-    return f"{facts['task']}, {size}; {measured}; {trained}{earlier}"
+    rounded = f", rounded to {facts['rounded_to']}" if facts["rounded_to"] else ""
+    room = f"{facts['bytes'] / 1e6:.1f} MB" if facts["bytes"] else "weights in looped's repository"
+    size = f"{facts['parameters']:,} parameters, {room}, {facts['loops']} loops"
+    return f"{facts['task']}, {size}; {measured}; {trained}{earlier}{rounded}"
 
 
 def figure_columns(fact: FigureFacts) -> tuple[str, ...]:

@@ -96,8 +96,19 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     if kind not in ("svg", "png", "pdf"):
         raise ValueError(f"a figure is saved as .svg, .png or .pdf; got `{path.name}`.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, _save(figure, kind, facecolor="white", dpi=200))
+    content = _save(figure, kind, facecolor="white", dpi=200)
+    write_bytes(path, _with_palette(content) if kind == "png" else content)
     return path
+
+
+def _with_palette(png: bytes) -> bytes:
+    """The picture in 256 colours, a quarter of the size: curves and letters need no more."""
+    from PIL import Image
+
+    picture, buffer = Image.open(io.BytesIO(png)).convert("RGB"), io.BytesIO()
+    picture = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 @contextlib.contextmanager

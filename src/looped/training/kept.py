@@ -1,6 +1,7 @@
 """Kept models: trained models that come with looped, as small run folders, found by name.
 
-In a checkout of the sources they lie in results/models, in an installed package in looped/kept.
+In a checkout of the sources they lie in results/models, in an installed package in looped/kept, which lists all of
+them and has the weights of the small ones.
 
 NAME/config.json                  the experiment
 NAME/checkpoints/*.safetensors    the weights that an evaluation reads, and nothing to train on from
@@ -64,6 +65,16 @@ def hint(path: Path) -> str:
     """The end of an error message about a path that is no run folder: the nearest kept model, if any."""
     known = {} if os.path.exists(path) else kept_models()
     return f", or name a kept model. {nearest(str(path), known)}" if known else "."
+
+
+def refuse_missing_weights(path: Path) -> None:
+    """Say where the weights of a kept model are that an installed package lists and does not carry."""
+    if is_kept(path):
+        raise ValueError(
+            f"the weights of {path.name} are too large for the installed package. They are in "
+            f"results/models/{path.name}/checkpoints of looped's repository: take a checkout, or copy them to "
+            f"{path / 'checkpoints'}."
+        )
 
 
 def refuse_training(path: Path) -> None:

@@ -27,7 +27,7 @@ from looped.files import log, read_json, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
-from looped.training.kept import hint, is_kept, locate
+from looped.training.kept import hint, is_kept, locate, refuse_missing_weights
 
 
 class Run(Folder):
@@ -195,7 +195,7 @@ def _line(line: bytes) -> dict[str, float]:
 def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None = None) -> None:
     """Load a run folder's weights into `model`, in their own precision: the averaged ones where there are any.
 
-    They come from `checkpoint`, or from the last one.
+    They come from `checkpoint`, or from the last one. Weights that were rounded to half the size become float32.
     """
     checkpoint = checkpoint or Folder(path, "").latest()
     if checkpoint is None:
@@ -203,10 +203,12 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
             recipe = re.fullmatch(r"([^/]+)-[0-9a-f]{10}", str(path))
             remedy = f", or train `{recipe[1]}` into the folder of this run first." if recipe else hint(path)
             raise ValueError(f"there is no run folder {path}. Name one that is there{remedy}")
+        refuse_missing_weights(path)
         raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
     weights = checkpoint.part("average") or checkpoint.part("model")
     try:
-        model.to(next(iter(weights.values())).dtype).load_state_dict(weights)
+        precision = next(iter(weights.values())).dtype
+        model.to(torch.promote_types(precision, torch.float32)).load_state_dict(weights)
     except (RuntimeError, StopIteration):
         raise ValueError(
             f"the weights in {path} do not fit the model of this config. Take the recipe and the scale they are from, "

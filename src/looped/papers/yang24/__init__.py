@@ -9,7 +9,7 @@ only that the machinery works.
 from dataclasses import replace
 from typing import Literal
 
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Muon
 from looped.functional.schedules import Ramp, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24.trainings import CPU, PAPER, SMOKE, around, as_published, training
@@ -96,15 +96,39 @@ def sparse_12_layers_longer(scale: Scale = "cpu") -> Experiment:
 
 
 def tree(scale: Scale = "cpu") -> Experiment:
-    """Decision trees of depth 4, looped decoder with b = 70, T = 15 (Fig. 9, 10b)."""
+    """Decision trees of depth 4, looped decoder with b = 70, T = 15 (Fig. 9, 13, 17)."""
     tasks = {"smoke": DecisionTree(d=3, depth=1), "cpu": DecisionTree(d=5, depth=2), "paper": DecisionTree(d=20)}
     base = _longer(replace(linear(scale), name="yang24.tree", task=tasks[scale]), scale, loops=70, window=15)
     return training(base, batch=64) if scale == "paper" else base
 
 
+def tree_first(scale: Scale = "cpu") -> Experiment:
+    """Decision trees: at `paper` scale the first part of `yang24.tree_longer`, with fewer loops (Fig. 10b)."""
+    base = replace(tree(scale), name="yang24.tree_first")
+    return around(_first_part(base), loops=24, window=15) if scale == "paper" else base
+
+
+def tree_longer(scale: Scale = "cpu") -> Experiment:
+    """Decision trees: at `paper` scale `yang24.tree_first` trained on with b = 70, T = 15 (Fig. 10b)."""
+    base = replace(tree(scale), name="yang24.tree_longer")
+    return _second_part(base, tree_first(scale)) if scale == "paper" else base
+
+
 def tree_12_layers(scale: Scale = "cpu") -> Experiment:
-    """Decision trees, 12 layers unlooped (Fig. 10b)."""
+    """Decision trees, 12 layers unlooped."""
     return _unlooped(tree(scale), scale)
+
+
+def tree_12_layers_first(scale: Scale = "cpu") -> Experiment:
+    """Decision trees, 12 layers unlooped: the first part of `yang24.tree_12_layers_longer` (Fig. 10b)."""
+    base = replace(tree_12_layers(scale), name="yang24.tree_12_layers_first")
+    return _first_part(base) if scale == "paper" else base
+
+
+def tree_12_layers_longer(scale: Scale = "cpu") -> Experiment:
+    """Decision trees, 12 layers unlooped, trained in two parts as the looped model is (Fig. 10b)."""
+    base = replace(tree_12_layers(scale), name="yang24.tree_12_layers_longer")
+    return _second_part(base, tree_12_layers_first(scale)) if scale == "paper" else base
 
 
 def relu_network(scale: Scale = "cpu") -> Experiment:
@@ -151,6 +175,26 @@ def _trained_on(base: Experiment, start: str, *, steps: int, grows: int, clip: f
         emphasis=2.0,
         optimizer=replace(base.train.optimizer, **rates),
     )
+
+
+def _first_part(base: Experiment) -> Experiment:
+    """The first of two parts of training on trees: the rate falls to 0.4 of itself at the end."""
+    return _weighted(base, steps=36_000, rate=1.0, schedule=Trapezoid(warmup=0.02, decay=0.3, floor=0.4))
+
+
+def _second_part(base: Experiment, first: Experiment) -> Experiment:
+    """The second part, from the weights of the first: the rate falls to zero, all dimensions and points from step 0."""
+    part = _weighted(base, steps=15_000, rate=0.5, schedule=Trapezoid(warmup=0.02, decay=0.9))
+    return training(part, start=first.folder, dims=None, active_points=None)
+
+
+def _weighted(base: Experiment, *, steps: int, rate: float, schedule: Trapezoid) -> Experiment:
+    """Train with the i-th pair weighing i times as much as the first, at `rate` times the rates of the recipe."""
+    given = base.train.optimizer
+    assert isinstance(given, Muon)
+    rates = {"learning_rate": rate * given.learning_rate, "muon_learning_rate": rate * given.muon_learning_rate}
+    optimizer = replace(given, schedule=schedule, **rates)
+    return training(base, steps=steps, emphasis=1.0, optimizer=optimizer, log_every=500, checkpoint_every=5000)
 
 
 def _longer(base: Experiment, scale: Scale, *, loops: int, window: int) -> Experiment:

@@ -14,7 +14,7 @@ from looped.evaluation.curves import Curve as EvaluatedCurve
 from looped.evaluation.errors import Baseline, Errors, measure_errors
 from looped.experiment import Experiment
 from looped.models.base import LoopedModel
-from looped.studies.readings import Reading, Wanted, wanted
+from looped.studies.readings import Wanted
 from looped.studies.study import Cells, Context
 from looped.studies.table import Cell, Label, Table
 from looped.tasks.task import Task
@@ -58,7 +58,7 @@ class Curves:
         runs = train_grid([entry.experiment for entry in absent], **training_options(context)) if absent else []
         for index, (entry, run) in enumerate(zip(absent, runs, strict=True)):
             context.progress(f"evaluating {entry.cell}", TRAINING_SHARE + (1 - TRAINING_SHARE) * index / len(absent))
-            present[entry.file] = self.reading(entry, run, context.device)
+            present[entry.file] = entry.make(run, context.device)
         table = Table()
         for entry in every:
             context.note_training(present[entry.file])
@@ -75,13 +75,7 @@ class Curves:
             for cell, experiment in cells.items()
             for seed in self.seeds
         ]
-        return [wanted(same, cell, experiment, runs) for cell, experiment in seeded]
-
-    def reading(self, entry: Wanted, run: Run, device: torch.device) -> Reading:
-        """Evaluate one trained model, and keep what it gives."""
-        table = Table()
-        self.add_model(table, entry.cell, entry.experiment.train.seed, entry.experiment, run.model(device))
-        return entry.keep(table, run, device)
+        return [Wanted(measure=same, cell=cell, experiment=experiment, runs=runs) for cell, experiment in seeded]
 
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""

@@ -11,6 +11,7 @@ import gzip
 import json
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,20 @@ class Reading:
 class Wanted:
     """A reading that a study wants: of one cell and one seed."""
 
+    measure: Any
+    """Adds what it reads from a model to a table: `Curves`; all its fields change the reading."""
     cell: Cell
     """Whose it is."""
     experiment: Experiment
     """The training, with its seed."""
-    file: Path
-    """Where the reading lies, or will."""
+    runs: Path
+    """Where run folders lie, and readings in a folder beside them."""
+
+    @cached_property
+    def file(self) -> Path:
+        """Where the reading lies, or will."""
+        settings = {"measure": encode(self.measure, without="defaults"), "cell": dict(self.cell), "format": FORMAT}
+        return self.runs / "readings" / f"{self.experiment.hash}-{hash_of(settings)}.json.gz"
 
     @property
     def key(self) -> str:
@@ -93,25 +102,23 @@ class Wanted:
             return None
         return reading
 
-    def keep(self, table: Table, run: Run, device: torch.device) -> Reading:
-        """Write what was measured just now; returns it as it will be read."""
-        here = {key: value for key, value in provenance(device).items() if key in ("commit", "device")}
-        names = {"run": self.experiment.folder, "path": Path(run.path.name)}
-        reading = Reading(series=tuple(table), training=run.provenance(), measured=here, **names)
-        content = reading.to_bytes()
+    def make(self, run: Run, device: torch.device) -> Reading:
+        """Evaluate the trained model and write what it gives; returns it as it will be read."""
+        table, here = Table(), provenance(device)
+        self.measure.add_model(table, self.cell, self.experiment.train.seed, self.experiment, run.model(device))
+        content = Reading(
+            series=tuple(table),
+            run=self.experiment.folder,
+            path=Path(run.path.name),
+            training=run.provenance(),
+            measured={key: here[key] for key in ("commit", "device")},
+        ).to_bytes()
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_bytes(self.file, content)
         except OSError as error:  # a full or read-only disk costs time later, not the reading now
             log.warning(f"looped: {self.file} cannot be written ({error}): the reading is not kept.")
         return Reading.from_bytes(content)
-
-
-def wanted(measure: Any, cell: Cell, experiment: Experiment, runs: Path) -> Wanted:
-    """The reading of one run by a measure whose fields all change it."""
-    settings = {"measure": encode(measure, without="defaults"), "cell": dict(cell), "format": FORMAT}
-    file = runs / "readings" / f"{experiment.hash}-{hash_of(settings)}.json.gz"
-    return Wanted(cell=cell, experiment=experiment, file=file)
 
 
 def key_of(file: Path) -> str:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from looped.queue.missing import Figures, missing
+from looped.queue.missing import Figures
 from looped.studies.readings import Wanted
-from looped.studies.study import Study
 from looped.training.grid import kept_by_hash
 from looped.training.run import Run
 from looped.training.trials import standing
@@ -25,9 +24,8 @@ class Background:
 
     def __init__(self, asked: Figures, device: torch.device, tell: Callable[[str], None], left: Callable[[], float]):
         self.asked, self.device, self.tell, self.left = asked, device, tell, left
-        studies = [entry.what for entry in missing(asked) if isinstance(entry.what, Study)]
         self.wanted: dict[str, list[Wanted]] = {}
-        for study in studies:
+        for study in (study for study in asked.studies if not asked.result(study)):
             for run, entries in asked.readings(study).items():
                 self.wanted.setdefault(run, []).extend(entries)
         self.futures: dict[Path, Future[None]] = {}

@@ -49,10 +49,10 @@ class Reading:
         return {**self.training, "measured": self.measured}
 
     def to_bytes(self) -> bytes:
-        """As a compressed file: 120 kB where 345 kB of text are mostly draws."""
+        """As a compressed file: 82 kB where 262 kB of text are mostly draws."""
         data = {"format": FORMAT, "run": self.run, "path": self.path.name, "training": self.training}
         data |= {"measured": self.measured, "series": [series.to_data() for series in self.series]}
-        return gzip.compress(json.dumps(data, allow_nan=False).encode(), mtime=0)
+        return gzip.compress(json.dumps(data, allow_nan=False).encode(), compresslevel=6, mtime=0)
 
     @staticmethod
     def from_bytes(content: bytes) -> Reading:

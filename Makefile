@@ -43,6 +43,7 @@ bench: .venv/dev        ## speed and memory, as ratios within one run; what need
 	for script in $(filter-out $(GPU_SCRIPTS),$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
 docs: .venv/docs        ## the documentation site, in site/
+	$(BIN)/python tools/figures_page.py
 	$(BIN)/zensical build --clean
 
 clean:          ## remove the virtual environment and what was built

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from looped.config import LATER, decode, encode
@@ -188,7 +189,7 @@ class Setup:
         if not is_plain(self.name):
             raise ValueError(f"`name` names a folder: letters, digits, '.', '_' and '-'; got {self.name!r}.")
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Names the run: equal configs, equal hash."""
         return hash_of(self.to_data())

@@ -122,8 +122,9 @@ def test_trainings_count_once_and_for_their_part_of_a_batch():
     whole = {"run": "a", "commit": "abc", "train_seconds": 8.0}
     parts = [{"run": run, "commit": "def", "train_seconds": 6.0, "models_in_one_batch": 3} for run in "bc"]
     resumed = {"run": "d", "commit": "def", "earlier_commits": ["123"], "train_seconds": None}
-    facts = training_facts([whole, *parts, resumed])
-    assert facts["training_seconds"] == 8 + 6 * 2 / 3
+    beside = {"run": "e", "commit": "abc", "train_seconds": 10.0, "side_by_side": 4}
+    facts = training_facts([whole, *parts, resumed, beside])
+    assert facts["training_seconds"] == 8 + 6 * 2 / 3 + 10 / 4
     assert facts["training_commits"] == ["abc", "def", "123"]
     assert training_facts([]) == {}
 

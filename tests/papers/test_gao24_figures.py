@@ -10,7 +10,17 @@ import torch
 from looped.experiment import Adam
 from looped.models.algoformer import AlgoFormerConfig
 from looped.papers import gao24
-from looped.papers.gao24.figures import FIG2, FIG2_NOISE, FIG2_PRINTED, FIG3, FIG4, PRINTED, SHAPES, PointCurves
+from looped.papers.gao24.figures import (
+    FIG2,
+    FIG2_NOISE,
+    FIG2_PRINTED,
+    FIG3,
+    FIG4,
+    FIG4_STANDARD,
+    PRINTED,
+    SHAPES,
+    PointCurves,
+)
 from looped.papers.gao24.iterations import FIG5, iterates
 from looped.papers.gao24.known import KNOWN, known_representation, without_examples
 from looped.papers.gao24.trainings import training
@@ -131,9 +141,10 @@ def test_figure_4_asks_about_layers_alone_and_heads_alone():
     for (layers, heads), error in errors.items():
         table.add(Cell(L=layers, h=heads), "by_examples", [error, error], x=[0, 1], seed=0)
     options = {"study": "gao24.fig4", "scale": "cpu", "preview": False, "learned": None}
-    more_layers, more_heads = (judge(claim, table, **options) for claim in FIG4.claims)
+    more_layers, more_heads, largest = (judge(claim, table, **options) for claim in FIG4.claims)
     assert (more_layers.value, more_layers.verdict) == (pytest.approx(1.1), "fails")
     assert (more_heads.value, more_heads.verdict) == (pytest.approx(0.8), "holds")
+    assert (largest.value, largest.verdict) == (pytest.approx(1.1), "holds")
 
 
 def test_the_table_needs_its_data_and_says_so(monkeypatch, tmp_path):
@@ -160,9 +171,10 @@ def test_recipes_have_the_papers_sizes_and_its_training_where_they_say_so():
         )
         assert (paper.train.steps, paper.train.optimizer) == (500_000, Adam(learning_rate=1e-4))
         assert (paper.train.dims, paper.train.average, paper.train.dtype) == (None, None, "float32")
-    text = gao24.translation("paper")
-    assert (text.model.loops, text.train.window, text.train.optimizer.learning_rate) == (12, 10, 5e-5)
-    assert {cell.train.steps for cell in TABLE.cells("paper").values()} == {500_000}
+    text, paper = gao24.translation("paper"), gao24.translation_published("paper")
+    assert (paper.train.steps, paper.train.optimizer) == (500_000, Adam(learning_rate=5e-5))
+    assert (text.model.loops, text.train.window) == (paper.model.loops, paper.train.window) == (12, 10)
+    assert (text.task.corpus, paper.model.vocabulary, paper.train.dtype) == ("multi30k", 8000, "float32")
 
 
 def test_figure_2_takes_the_runs_that_are_finished():
@@ -176,7 +188,34 @@ def test_figure_2_takes_the_runs_that_are_finished():
     assert {experiment.name for experiment in FIG2.cells("paper").values()} <= named
 
 
-@pytest.mark.parametrize("study", [FIG3, FIG4, FIG5])
+def test_equal_layers_are_layers_with_weights_of_their_own():
+    """AlgoFormers of Figure 4 beside standard models with as many blocks, to within the norm after the loop."""
+    cells = FIG4_STANDARD.cells("paper")
+    block = 12 * 256**2 + 13 * 256
+    for layers in (1, 2, 3, 4):
+        algoformer, standard = (cells[Cell(L=layers, model=model)] for model in ("AlgoFormer", "standard"))
+        assert algoformer == FIG4.cells("paper")[Cell(L=layers, h=8)]
+        sizes = [experiment.model.build().num_parameters for experiment in (algoformer, standard)]
+        assert abs(sizes[0] - sizes[1]) < block / 100
+        assert (standard.model.loops, standard.model.layers_applied) == (1, 3 * layers)
+        assert standard.train.steps == algoformer.train.steps
+    assert len(cells) == 8
+
+
+@pytest.mark.parametrize(("model", "verdict"), [(0.97, "holds"), (0.999, "fails")])
+def test_figure_2_asks_about_the_error_above_the_best_known_predictor(model, verdict):
+    """By hand: the best known predictor has .95 and the looped model 1, so .05 is left to win."""
+    table, task = Table(), "regression"
+    for name, error in {"AlgoFormer": model, "looped": 1.0}.items():
+        table.add(Cell(task=task, model=name), "by_examples", [error, 0.0], x=[0, 1], seed=0)
+    table.add(Cell(task=task, model=KNOWN), "by_examples", [0.95, 0.0], x=[0, 1])
+    [claim] = [claim for claim in FIG2.claims if claim.name == "regression.beats_looped"]
+    judged = judge(claim, table, study="gao24.fig2", scale="paper", preview=False, learned=None)
+    assert judged.value == pytest.approx((model - 0.95) / 0.05)
+    assert judged.verdict == verdict
+
+
+@pytest.mark.parametrize("study", [FIG3, FIG4, FIG4_STANDARD, FIG5])
 def test_all_cells_of_a_grid_have_one_short_training(study):
     trainings = {
         replace(cell.train, window=1, grad=None) for cell in study.cells("paper").values()

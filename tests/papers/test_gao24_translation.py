@@ -93,6 +93,24 @@ def test_the_chosen_checkpoint_is_judged_on_the_other_half(smoke):
         assert number(table, quantity, model=ALGOFORMER, minus=LOOPED) == pytest.approx(apart)
 
 
+def test_every_seed_is_judged(smoke, monkeypatch):
+    """Two seeds: numbers of their own, the same halves, and a claim that has both."""
+    alone, _, context = smoke
+    monkeypatch.setattr(translation_table, "translate", lambda model, task, *, n, rows: ["a b c d"] * len(rows))
+    measure = replace(TABLE.measure("smoke"), sentences=SENTENCES, seeds=(0, 1))
+    table = measure(TABLE.cells("smoke"), context)
+    for quantity, labels in (("cross_entropy", {}), ("difference", {"minus": LOOPED}), ("chosen_step", {})):
+        first, second = table.where(quantity, model=ALGOFORMER, **labels)
+        assert (first.seed, second.seed) == (0, 1)
+        assert first.value[0] == number(alone, quantity, model=ALGOFORMER, **labels)
+    _, ours = table.where("cross_entropy", model=ALGOFORMER)
+    _, theirs = table.where("cross_entropy", model=LOOPED)
+    _, difference = table.where("difference", model=ALGOFORMER, minus=LOOPED)
+    assert difference.value[0] == pytest.approx(ours.value[0] - theirs.value[0])
+    assert {claim.seeds for claim in TABLE.judge(table, "smoke")} == {2}
+    assert len(list(table.where("by_frequency", model=ALGOFORMER))) == 1
+
+
 def test_overfitting_after_the_best_checkpoint_does_not_count(smoke, monkeypatch):
     """AlgoFormer is best in the middle of training and worst at its end: it is ahead."""
     _, runs, context = smoke

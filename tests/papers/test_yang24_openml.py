@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import torch
 
+from looped.functional.schedules import RandomDepth
 from looped.papers.yang24.openml import (
     LOGISTIC,
+    PAPER_STEPS,
     POLLEN,
     PRINTED,
     TABLE2,
@@ -81,7 +83,11 @@ def test_the_tested_table_is_never_trained_on(scale, model):
 def test_paper_scale_is_the_papers():
     looped, layers = (leave_out("847_wind", "paper", model) for model in (LOOPED, UNLOOPED))
     assert (looped.model.loops, looped.train.window, looped.model.width, looped.model.heads) == (30, 15, 256, 8)
-    assert (looped.train.steps, looped.train.dims, looped.train.active_points) == (500_000, None, None)
+    assert looped.train.depth == RandomDepth(low=-14, high=14)
+    assert (looped.train.steps, looped.train.batch) == (layers.train.steps, layers.train.batch) == (PAPER_STEPS, 64)
+    for experiment in (looped, layers):  # from the `cpu` setting's examples and features to all
+        assert (experiment.train.active_points(0, 6000), experiment.train.dims(0, 6000)) == (11, 5)
+        assert (experiment.train.active_points(2000, 6000), experiment.train.dims(2000, 6000)) == (41, 20)
     assert (layers.model.layers, layers.model.loops, layers.train.depth) == (12, 1, None)
     assert set(PRINTED) == set(OPENML)
 

@@ -53,9 +53,17 @@ GAO24 = {
     "gao24.fig2.chain_of_thought.standard_beats_looped": plant(
         "is larger", "by_examples", task="chain_of_thought", model="standard"
     ),
+    **{
+        f"gao24.fig2.{task}.falls_with_examples": plant("rises", "by_examples", task=task, model="AlgoFormer")
+        for task in ("regression", "autoregression", "chain_of_thought")
+    },
+    "gao24.fig2.fewer_parameters": plant("is larger", "parameters", model="AlgoFormer"),
     "gao24.fig3.larger_window_is_steadier": plant("rises", "by_loops", dT=max),
+    "gao24.fig3.more_loops": plant("is larger", "by_examples", T=max),
     "gao24.fig4.more_layers": plant("is larger", "by_examples", L=max),
     "gao24.fig4.more_heads": plant("is larger", "by_examples", h=max),
+    "gao24.fig4.largest_is_not_best": plant("is smaller", "by_examples", L=max, h=max),
+    "gao24.fig4_standard.equal_layers": plant("is larger", "by_examples", model="AlgoFormer"),
     "gao24.fig5.early_beats_gradient": plant("is larger", "by_loops", noise=0.0, T=max),
     "gao24.fig5.early_beats_newton": plant("is larger", "by_loops", noise=0.0, T=max),
     "gao24.fig5.newton_ends_at_zero": plant("is smaller", "by_loops", noise=0.0, T=max),
@@ -152,6 +160,8 @@ YANG24 = {
     "yang24.fig4.linear.fixed_point": plant("rises", "by_loops", task="linear regression", T=max, b=max),
     "yang24.fig4.low_b_diverges": plant("falls", "by_loops", b=min),
     "yang24.fig4.saturates": plant("falls", "by_loops", b=max, T=max),
+    "yang24.fig4.12_loops_fall_short": plant("is smaller", "by_loops", b=min),
+    "yang24.fig4.rate_saturates": plant("is larger", "by_loops", b=40, T=15),
     "yang24.fig9.sparse_easier": plant("rises", "by_loops", task="sparse linear regression", b=20),
     "yang24.fig9.relu_needs_few": plant("rises", "by_loops", task="2-layer ReLU network", b=min),
     "yang24.fig12.linear.fixed_point": plant("rises", "by_loops", task="linear regression", T=max, b=max),
@@ -163,6 +173,8 @@ YANG24 = {
     "yang24.fig13.relu.fixed_point": plant("rises", "by_loops", task="2-layer ReLU network", T=max, b=max),
     "yang24.fig13.relu.window": plant("is smaller", "by_examples", task="2-layer ReLU network", b=max, T=min),
     "yang24.fig13.tree_needs_more": plant("rises", "by_loops", task="decision tree", T=max, b=max),
+    "yang24.large_window.unstable": plant("is smaller", "by_loops", kind="not clipped, float32"),
+    "yang24.large_window.safe_if_steadied": plant("is larger", "by_loops", kind="clipped, bfloat16", T=20),
     "yang24.fig17.no_difference": plant("is larger", "by_examples", kind="with scheduling"),
     "yang24.fig17.tree_gains": plant("is larger", "by_examples", task="decision tree", kind="with scheduling"),
     "yang24.table2.not_below_chance": plant("is smaller", "accuracy", model=LOOPED),
@@ -193,6 +205,9 @@ YANG24 = {
     "yang24.fig15.orthants.looped_matches": plant("is larger", "by_examples", model=LOOPED, shift="different orthants"),
     "yang24.fig15.orthogonal.alike": plant("is larger", "by_examples", model=LOOPED, shift="orthogonal query"),
     "yang24.fig15.equal.alike": plant("is larger", "by_examples", model=LOOPED, shift="query matches an example"),
+    "yang24.fig15.noisy.peak_of_4_layers": plant("is larger", "by_examples", model=UNLOOPED, shift="noisy output", L=4),
+    "yang24.fig15.noisy.looped_peak": plant("is larger", "by_examples", model=LOOPED, shift="noisy output", b=100),
+    "yang24.fig16.scaled_y": plant("is larger", "by_examples", model=LOOPED, shift="y scaled by 1/2"),
     "yang24.fig16.scaled_by_2": plant("is larger", "by_examples", model=LOOPED, shift="x scaled by 2"),
 }
 

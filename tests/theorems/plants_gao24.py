@@ -46,6 +46,21 @@ def as_printed(program):
     return lambda **fields: replace(program(**fields | {"invert": False}), post=program(**fields).post * 2)
 
 
+def doubled_penalty(layer):
+    """Twice the penalty, and all heads are there twice."""
+
+    def planted(*, eta, penalty):
+        wrong = layer(eta=eta, penalty=2 * penalty)
+        return replace(wrong, attention=wrong.attention * 2)
+
+    return planted
+
+
+def halved_inverses(newton):
+    """Newton's iterates without their doubling."""
+    return lambda s, start, *, steps: newton(s, start, steps=steps) / 2
+
+
 PLANTS: list[Plant] = [
     Plant(
         theorem="gao24.lemA.1",
@@ -83,6 +98,34 @@ PLANTS: list[Plant] = [
         target=f"{PROGRAMS}.prefix_descent.decoder_layer",
         change=wrong_step,
         why="steps 1% too long",
+    ),
+    Plant(
+        theorem="gao24.sec2.2",
+        rows=(0,),
+        target=f"{PROGRAMS}.remarks.GATE",
+        change=lambda gate: 0.1,
+        why="parts that are not at work are not switched off",
+    ),
+    Plant(
+        theorem="gao24.sec2.2",
+        rows=(1,),
+        target=f"{PROGRAMS}.remarks.fuse",
+        change=lambda fuse: lambda model: fuse(model, heads=5),
+        why="five heads",
+    ),
+    Plant(
+        theorem="gao24.sec3.1",
+        rows=(0, 1, 2),
+        target=f"{PROGRAMS}.remarks.ridge_layer",
+        change=doubled_penalty,
+        why="twice the penalty, by four heads",
+    ),
+    Plant(
+        theorem="gao24.sec5.4",
+        rows=(0, 2),
+        target=f"{PROGRAMS}.cases.newton",
+        change=halved_inverses,
+        why="half of every inverse",
     ),
     Plant(
         theorem="gao24.thm3.1",

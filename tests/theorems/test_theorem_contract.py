@@ -14,8 +14,8 @@ ROWS = {
     "chen24": "def3.3=pc lem4.1=s lem4.3=s lem5.3=s lem5.5=s lem5.6=sss sec1=ss thm4.2=s thm4.4=pcc thm4.5=ss thm5.8=s",
     "cheng24": "eq58=rc ex5=ss ex7=pc ex8=spc lemA.1=sr lemG.3=src prop3.1=s prop3.4=srrc propD.1=ss propE.3=src "
     "propF.3=s propF.4=src sec3.1.2=ss thm4.5=ss thm4.6=s",
-    "gao24": "lemA.1=sss lemA.2=ss lemA.3=ss lemA.4=sss lemA.5=sspcp thm3.1=sss thm3.2=sss thm3.3=sspcs "
-    "thm4.1=ssspcs thm4.2=sss",
+    "gao24": "lemA.1=sss lemA.2=ss lemA.3=ss lemA.4=sss lemA.5=sspcp sec2.2=ss sec3.1=sss sec5.4=spc "
+    "thm3.1=sss thm3.2=sss thm3.3=sspcs thm4.1=ssspcs thm4.2=sss",
     "gatmiry24": "exit=s lem1a=ss lem1b=ppc lem2=pc lem3=ss lem3b=s lem4=pc rates=s thm1a=pccs thm1b=s thm2=s thm3=pc "
     "thm4=pcc thm5=s thm6=sprc thm7=pc thm8=pc thm8b=pc wasserstein=s",
 }

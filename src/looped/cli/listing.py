@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +19,11 @@ from looped.cli.options import Json, Quiet, results_folder
 from looped.cli.output import interval, show
 from looped.config import nearest
 from looped.constructions.ready import READY
-from looped.files import read_json
+from looped.figure_facts import VERDICTS, FigureFacts, at_paper_scale, counts_text, figure_facts, kept_result
 from looped.keeping import summary
 from looped.models.base import ModelConfig
 from looped.recipes import recipes
-from looped.reproduce import studies
+from looped.reproduce import damaged, studies
 from looped.studies.claims import Claim
 from looped.tasks.shifts import shifts_by_name
 from looped.tasks.task import Task
@@ -31,10 +32,8 @@ from looped.training.kept import kept_models, own_results
 
 CLAIM_FIELDS = ("verdict", "value", "low", "high", "bound", "seeds", "asked", "note")
 NOT_RUN = {"verdict": "not run", **dict.fromkeys(("value", "low", "high")), "seeds": 0, "note": ""}
-CLAIM_COLUMNS = 6
-"""Columns of a claim's line: its name, and `claim_columns`."""
-VERDICTS = ("holds", "fails", "undecided", "not judged", "not run")
-"""Every verdict of a claim, in the order in which they are counted."""
+COLUMNS = {"claims": 6, "figures": 7}
+"""Columns of the lists with more than two: the name, and `claim_columns` or `figure_columns`."""
 
 
 def list_all(
@@ -48,8 +47,10 @@ def list_all(
     """List recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
 
     Models are the kept ones, which every command takes by name; --json prints their numbers as fields.
-    A figure's line also says how many claims it checks, and at which scales there is a result, with how many of them
-    hold. A claim's line has the verdict at the scale that is judged (holds, fails, undecided, not judged, not run), the
+    A figure's line has the largest scale with a result of today's settings, how many of its claims have which verdict,
+    the seeds, the minutes of training, what it still needs at the paper's scale, and its title; numbers in print follow
+    beside ours, and last how many of the papers' figures and tables have a result at their scale.
+    A claim's line has the verdict at the scale that is judged (holds, fails, undecided, not judged, not run), the
     value with its interval, what is asked of it, the scale, and why there is no verdict; the counts come last, and
     --json has the sentence of the paper too.
     Without --results, those of the folder `results` here come before those kept with looped.
@@ -66,17 +67,18 @@ def list_all(
         "models": lambda: {name: summary(path) for name, path in kept_models().items()},
         "theorems": lambda: {name: theorem.statement for name, theorem in theorems().items()},
         "constructions": lambda: {name: _line(build) for name, build in READY.items()},
-        "figures": lambda: _figures(folders),
+        "figures": lambda: {fact.name: fact for fact in figure_facts(folders)},
         "claims": lambda: _claims(folders),
     }
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
     shown = {title: make() for title, make in known.items() if kind in (None, title)}
-    columns = {"models": lambda facts: (model_line(facts),), "claims": claim_columns}
+    columns = {"models": lambda facts: (model_line(facts),), "claims": claim_columns, "figures": figure_columns}
+    closings = {"figures": _after_figures, "claims": _after_claims}
     tables: list[Table | str] = []
     for title, entries in shown.items():
         rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for _ in range(CLAIM_COLUMNS if title == "claims" and not quiet else 0):
+        for _ in range(0 if quiet else COLUMNS.get(title, 0)):
             rows.add_column(overflow="fold")  # in a narrow terminal; cropped, a line would lose its verdict
         for name, facts in entries.items():
             texts = () if quiet else columns.get(title, lambda line: (line,))(facts)
@@ -84,11 +86,13 @@ def list_all(
         if not entries:
             rows.add_row("" if quiet else "none yet: `looped keep` makes one")
         tables.append(rows)
+        tables += [] if quiet or title not in closings else closings[title](entries)
+    if "figures" in shown:
+        count, total = at_paper_scale([*shown["figures"].values()])
+        shown["figures"] = {name: asdict(fact) for name, fact in shown["figures"].items()}
+        shown["at_paper_scale"] = {"count": count, "of": total}
     if "claims" in shown:
-        verdicts = Counter(claim["verdict"] for claim in shown["claims"].values())
-        shown["verdicts"] = {verdict: verdicts[verdict] for verdict in VERDICTS}
-        counts = ", ".join(f"{count} {verdict}" for verdict, count in shown["verdicts"].items() if count)
-        tables += [] if quiet else [f"{len(shown['claims'])} claims: {counts}"]
+        shown["verdicts"] = _count_verdicts(shown["claims"])
     show(shown, *tables, json=json, quiet=False)
 
 
@@ -106,28 +110,40 @@ def model_line(facts: dict[str, Any]) -> str:
     return f"{facts['task']}, {size}; {measured}; {trained}{earlier}"
 
 
-def _figures(folders: list[Path]) -> dict[str, str]:
-    """Title, number of claims, and the scales of which results are kept, for every figure."""
-    lines = {}
-    for name, study in studies().items():
-        results = []
-        for scale in study.scales:
-            if (result := _result(folders, name, scale)) is not None:
-                settings_hash, claims = result
-                verdicts = [claim["verdict"] for claim in claims.values() if claim["verdict"] != "not judged"]
-                held = f" {verdicts.count('holds')}/{len(verdicts)}" if verdicts else ""
-                old = " with other settings" if settings_hash != study.settings_hash(scale) else ""
-                results.append(f"{scale}{held}{old}")
-        count = len(study.claims)
-        lines[name] = f"{study.title} ({count} claim{'s' * (count != 1)}; results: {', '.join(results) or 'none'})"
-    return lines
+def figure_columns(fact: FigureFacts) -> tuple[str, ...]:
+    """Scale, verdicts, seeds, minutes of training, what is needed at the paper's scale, and the title."""
+    title = fact.title if fact.in_print else f"not in print: {fact.title}"
+    seeds = f"{fact.seeds} seed{'s' * (fact.seeds != 1)}" if fact.seeds else "-"
+    return fact.scale_text, counts_text(fact.verdicts), seeds, fact.training_text, str(fact.needs or ""), title
+
+
+def _after_figures(facts: dict[str, FigureFacts]) -> list[Table | str]:
+    """Numbers in print beside ours, and how many figures have a result at the paper's scale."""
+    numbers = Table(title="numbers in print", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for column in ("figure", "of", "in print", "ours", "scale"):
+        numbers.add_column(column, overflow="fold")
+    for name, fact in facts.items():
+        for entry in fact.published:
+            numbers.add_row(name, escape(entry.what), entry.number, escape(entry.ours or "-"), fact.scale_text)
+    count, total = at_paper_scale([*facts.values()])
+    return [numbers, f"{count} of {total} at the paper's scale"]
+
+
+def _after_claims(claims: dict[str, dict[str, Any]]) -> list[Table | str]:
+    """How many claims have which verdict."""
+    return [f"{len(claims)} claims: {counts_text(_count_verdicts(claims))}"]
+
+
+def _count_verdicts(claims: dict[str, dict[str, Any]]) -> dict[str, int]:
+    verdicts = Counter(claim["verdict"] for claim in claims.values())
+    return {verdict: verdicts[verdict] for verdict in VERDICTS}
 
 
 def _claims(folders: list[Path]) -> dict[str, dict[str, Any]]:
     """Each claim at its judged scale: verdict, value, interval, what is asked of it, and why there is no verdict."""
     facts = {}
     for name, study in studies().items():
-        _, claims = _result(folders, name, study.judged) or (None, {})
+        claims = _judged_claims(folders, name, study.judged)
         for claim in study.claims:
             about = {"study": name, "scale": study.judged, "statement": claim.statement, "bounds": _bounds(claim)}
             asked = {"bound": float(claim.check.conditions[0].bound), "asked": str(claim.check)}
@@ -151,18 +167,15 @@ def claim_columns(claim: dict[str, Any]) -> tuple[str, ...]:
     return claim["verdict"], value, claim["bounds"], claim["scale"], reason
 
 
-def _result(folders: list[Path], name: str, scale: str) -> tuple[Any, dict[str, dict[str, Any]]] | None:
-    """The settings' hash and the claims by id of a figure's result, from the first folder that has it."""
-    files = (folder / f"{name}.{scale}.json" for folder in folders)
-    path = next((file for file in files if file.is_file()), None)
-    if path is None:
-        return None
-    content = read_json(path)
+def _judged_claims(folders: list[Path], name: str, scale: str) -> dict[str, dict[str, Any]]:
+    """The claims of a figure's result by their ids; empty where there is no result."""
+    if (result := kept_result(folders, name, scale)) is None:
+        return {}
+    path, content = result
     try:
-        claims = {claim["id"]: {key: claim[key] for key in CLAIM_FIELDS} for claim in content["claims"]}
-        return content.get("settings_hash"), claims
-    except (KeyError, TypeError, AttributeError):
-        raise ValueError(f"{path} is damaged or of another version. Measure it anew.") from None
+        return {claim["id"]: {key: claim[key] for key in CLAIM_FIELDS} for claim in content["claims"]}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise damaged(path, error) from None
 
 
 def _line(thing) -> str:

@@ -42,6 +42,10 @@ class Staircase(Schedule):
         """min(stop, start + by floor(step / every))."""
         return min(self.stop, self.start + self.by * (step // self.every))
 
+    def bounds(self, steps: int) -> tuple[int, int]:
+        """The first and the last value."""
+        return self(0, steps), self(steps - 1, steps)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ramp(Schedule):
@@ -64,6 +68,10 @@ class Ramp(Schedule):
         """Climb in equal stairs."""
         stairs = self.stop - self.start + 1
         return self.start + min(stairs - 1, int(stairs * step / (self.share * steps)))
+
+    def bounds(self, steps: int) -> tuple[int, int]:
+        """The first and the last value."""
+        return self(0, steps), self(steps - 1, steps)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class Context:
         if all(training["run"] != run.path.name for training in self.trainings):
             origin = run.provenance()
             facts = {key: origin.get(key) for key in ("commit", "device", "train_seconds")}
-            further = ("earlier_commits", "models_in_one_batch", "measured")
+            further = ("earlier_commits", "models_in_one_batch", "side_by_side", "measured")
             facts |= {key: origin[key] for key in further if key in origin}
             self.trainings.append({"run": run.path.name, **facts})
 
@@ -55,14 +55,20 @@ class Context:
         return replace(self, progress=lambda _, share: self.progress(what, (index + share) / count))
 
 
-def training_facts(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The trainings behind a study as its provenance has them: all of them, their seconds, and their commits.
+def device_seconds(training: Mapping[str, Any]) -> float:
+    """A training's part of the seconds of its device, which it may have shared.
 
-    Models that trained in one batch have the batch's seconds in each folder; each counts for its part.
+    Models that trained in one batch have the batch's seconds in each folder, and so have trainings side by side.
     """
+    shared_by = training.get("models_in_one_batch", 1) * training.get("side_by_side", 1)
+    return (training.get("train_seconds") or 0.0) / shared_by
+
+
+def training_facts(trainings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The trainings behind a study as its provenance has them: all of them, their seconds, and their commits."""
     if not trainings:
         return {}
-    seconds = [(entry.get("train_seconds") or 0.0) / entry.get("models_in_one_batch", 1) for entry in trainings]
+    seconds = [device_seconds(entry) for entry in trainings]
     commits = [commit for entry in trainings for commit in (*entry.get("earlier_commits", ()), entry["commit"])]
     return {
         "training_seconds": round(sum(seconds), 2),

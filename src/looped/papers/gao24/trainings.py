@@ -25,7 +25,10 @@ STEPS = {"autoregression": 6000, "chain_of_thought": 4000}
 """At `paper` scale, where a task has others than `PAPER`; the same for all models of a task."""
 
 CELL_STEPS = {"fig3": 1600, "fig4": 700, "fig5": 2600}
-"""At `paper` scale, the same for all cells of a figure: so many that its slowest cell takes about 40 s on one H200."""
+"""At `paper` scale, the same for all cells of a figure: so many that its slowest cell takes about 40 s on one H200.
+
+The slowest are T = 30, 4 layers (4 times the work of 1), and T = 20. A smaller batch would leave the GPU idle.
+"""
 
 CPU = TrainConfig(
     steps=400,

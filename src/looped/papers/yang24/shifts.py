@@ -6,6 +6,7 @@ hour on two cores for all six. Loop counts are random there, up to b, so that mo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -14,8 +15,17 @@ from looped.experiment import Experiment
 from looped.functional.schedules import RandomDepth
 from looped.models.base import LoopedModel
 from looped.papers.yang24 import Scale, linear, linear_12_layers
-from looped.papers.yang24.trainings import around, shaped, training
-from looped.papers.yang24.variants import LEAST_SQUARES, LOOPED, SHORT, TWO_SEEDS, UNLOOPED, evaluation, with_loops
+from looped.papers.yang24.trainings import around, shaped, short, training
+from looped.papers.yang24.variants import (
+    GRID_STEPS,
+    LEAST_SQUARES,
+    LOOPED,
+    SHORT,
+    TWO_SEEDS,
+    UNLOOPED,
+    evaluation,
+    with_loops,
+)
 from looped.studies import Cell, Context, Curves, Learned, Panels, Study, Table, claim
 from looped.studies.claims import Claim
 from looped.studies.expressions import Quantity
@@ -52,11 +62,13 @@ ALIKE = 2.0
 
 
 def models(scale: Scale, depths: Sequence[int], loops: Sequence[int]) -> Cells:
-    """Unlooped models of some depths and looped ones of some b."""
+    """Unlooped models of some depths and looped ones of some b; at `paper` scale all have the steps of the grids."""
     cells = {
         **{Cell(model=UNLOOPED, L=count): shaped(linear_12_layers(scale), layers=count) for count in depths},
         **{Cell(model=LOOPED, b=b): looped_with(scale, b) for b in loops},
     }
+    if scale == "paper":
+        return {cell: short(experiment, steps=GRID_STEPS) for cell, experiment in cells.items()}
     return {cell: training(experiment, **SHORT[scale]) for cell, experiment in cells.items()}
 
 
@@ -131,7 +143,15 @@ def alike(shift: str, name: str) -> Claim:
 PANELS = Panels(
     y="by_examples", column="shift", dash="model", wrap=3, cut_references=True, share_y=False, legend_columns=3
 )
-looped_peak, peak = (curve(model=model, shift=NOISY).largest((15, 25)) for model in (LOOPED, UNLOOPED))
+PEAK = "the peak is the largest error within d/4 of d = 20 examples"
+
+
+def noisy_peak(**labels: Any) -> Quantity:
+    """The peak under label noise."""
+    return curve(shift=NOISY, **labels).largest((15, 25))
+
+
+four_layers_peak = noisy_peak(model=UNLOOPED, L=4)
 FIG6 = Study(
     name="yang24.fig6",
     title="Linear regression under skewed covariance, noisy labels and scaled x",
@@ -148,8 +168,8 @@ FIG6 = Study(
         claim(
             "noisy_peak",
             "Under label noise it has a reduced peak in the double descent curve (Section 5.2, Figure 6b).",
-            mean(looped_peak / peak, over="b") <= 1,
-            remark="the peak is the largest error within d/4 of d = 20 examples",
+            mean(noisy_peak(model=LOOPED) / noisy_peak(model=UNLOOPED), over="b") <= 1,
+            remark=PEAK,
         ),
         claim(
             "scaled_worse",
@@ -172,9 +192,25 @@ FIG15 = replace(
         *depth_helps(ORTHANTS, "orthants"),
         alike(ORTHOGONAL, "orthogonal"),
         alike(EQUAL, "equal"),
+        claim(
+            "noisy.peak_of_4_layers",
+            "Under label noise a transformer with L = 4 has a reduced peak at d examples (Appendix D, Figure 15).",
+            (four_layers_peak / noisy_peak(model=UNLOOPED, L=12) < 1)
+            & (four_layers_peak / noisy_peak(model=UNLOOPED, L=20) < 1),
+            remark=PEAK,
+        ),
+        claim(
+            "noisy.looped_peak",
+            "The looped transformer has one too, the more so the larger b is (Appendix D, Figure 15).",
+            (mean(noisy_peak(model=LOOPED), over="b") / noisy_peak(model=UNLOOPED, L=20) < 1)
+            & (noisy_peak(model=LOOPED, b=100) / noisy_peak(model=LOOPED, b=20) < 1),
+            remark=f"{PEAK}; below that of L = 20, and of b = 100 below that of b = 20",
+        ),
     ),
 )
 
+over_four_layers = mean(area(model=LOOPED) / area(model=UNLOOPED, L=4), over="b")
+scaled_y = along(over_four_layers, over="shift", among=[f"y scaled by {name}" for name in FACTORS])
 FIG16 = replace(
     FIG15,
     name="yang24.fig16",
@@ -186,6 +222,13 @@ FIG16 = replace(
             "scaled_by_2",
             "With x scaled by 2 the looped transformer performs like a standard one with L = 4 (Appendix D).",
             within_factor(mean(looped_over_unlooped(BY_2, L=4), over="b"), ALIKE),
+        ),
+        claim(
+            "scaled_y",
+            "With y (that is, w) scaled the looped transformer performs like a standard one with fewer layers "
+            "(Appendix D, Figure 16).",
+            (scaled_y.largest() <= ALIKE) & (scaled_y.least() >= 1 / ALIKE),
+            remark="L = 4, as for x scaled by 2; for every factor",
         ),
     ),
 )

@@ -124,7 +124,8 @@ def reproduce(
     measured = not content
     if measured:
         watch = Stopwatch(runs / f".{study.name}.{scale}-{key}.seconds.json")
-        context = Context(scale=scale, device=torch.device(device), progress=watch.saving(progress), runs=runs)
+        options = {"device": torch.device(device), "progress": watch.saving(progress), "runs": runs, "again": again}
+        context = Context(scale=scale, **options)
         table = study.measure(scale)(study.cells(scale), context)
         origin = {**provenance(device), "seconds": round(watch.seconds(), 2), "seeds": table.seeds()}
         origin |= training_facts(context.trainings)

@@ -13,6 +13,7 @@ import torch
 from looped.files import read_json, write_json
 from looped.papers.yang24.trainings import training
 from looped.queue import parcels
+from looped.queue import work as working
 from looped.queue.missing import Entry, figures, missing
 from looped.queue.predictions import Predictions
 from looped.queue.work import fitting_first, time_limit, work
@@ -32,7 +33,15 @@ def smoke(folder, *names):
 def away(tmp_path_factory):
     """Figure 4 as another machine has trained and measured it, and the lines that were printed."""
     asked, lines = smoke(tmp_path_factory.mktemp("away"), "yang24.fig4"), []
-    work(asked, Predictions(asked, CPU), minutes=5, beside=2, device=CPU, tell=lines.append)
+
+    def measure(study, *options):
+        lines.append(f"{len(list((asked.runs / 'readings').iterdir()))} readings were made before")
+        return measured(study, *options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        measured = working._measure
+        patch.setattr(working, "_measure", measure)
+        working.work(asked, Predictions(asked, CPU), minutes=5, beside=2, device=CPU, tell=lines.append)
     return asked, lines
 
 
@@ -59,9 +68,10 @@ def test_a_training_of_two_figures_is_listed_once_in_order_and_nothing_is_writte
 def test_what_is_finished_is_measured_packed_put_back_and_never_run_again(call, away, tmp_path):
     asked, lines = away
     assert sum("finished" in line for line in lines) == 4
+    assert "4 readings were made before" in lines[-2]
     assert "yang24.fig4 measured" in lines[-1]
     assert missing(asked) == []
-    assert len(parcels.pack(asked, tmp_path / "parcel")) == 5
+    assert len(parcels.pack(asked, tmp_path / "parcel")) == 9  # a result, and a reading and a folder of each training
     where = ("--scale", "smoke", "--device", "cpu", "--runs", tmp_path / "runs", "--out", tmp_path / "results")
     code, out, _ = call("queue", "yang24.fig4", *where, "--unpack", tmp_path / "parcel")
     assert (code, out) == (0, "Nothing is left.\n")
@@ -77,9 +87,58 @@ def test_what_is_finished_is_measured_packed_put_back_and_never_run_again(call, 
     assert missing(fresh)[-1].message == "4 at home, 4 to train"
 
 
+def test_where_weights_have_no_room_readings_alone_come_home_and_the_figure_is_measured(away, tmp_path, monkeypatch):
+    asked, lines = away[0], []
+    files = [path for path in asked.runs.glob("*/*") if path.is_file() and path.parent.name != "results"]
+    room = sum(path.stat().st_size + 1024 for path in files) + 4 * 1024 + 20_000
+    monkeypatch.setattr(parcels, "PIECE_BYTES", room)
+    monkeypatch.setattr(parcels, "MAX_PIECES", 1)
+    shutil.copytree(asked.runs, tmp_path / "away" / "runs", ignore=shutil.ignore_patterns("results"))
+    parcels.pack(smoke(tmp_path / "away", "yang24.fig4"), tmp_path / "parcel")
+    home = smoke(tmp_path / "home", "yang24.fig4")
+    parcels.unpack(tmp_path / "parcel", home)
+    runs = home.trainings(home.studies[0])
+    assert not any(Run.open(home.runs / run.folder).steps for run in runs)
+    assert [entry.status for entry in missing(home)] == ["ready"]
+    record = home.home()
+    assert {run.folder for run in runs} == record.keys()
+    assert all(facts["weights"] is False and facts["side_by_side"] == 2 for facts in record.values())
+    assert all(facts["train_seconds"] > 0 and len(facts["readings"]) == 1 for facts in record.values())
+    # a machine that has the record alone trains what figures read from them otherwise, and nothing for this one
+    fresh = smoke(tmp_path / "fresh", "yang24.fig4")
+    for readings, message in (({}, "4 at home"), ({"readings": ["0123456789"]}, "4 to train")):
+        fresh.home_file.parent.mkdir(parents=True, exist_ok=True)
+        write_json(fresh.home_file, {run: {**facts, **readings} for run, facts in record.items()})
+        assert missing(fresh)[-1].message == message
+    work(home, Predictions(home, CPU), minutes=5, device=CPU, tell=lines.append)
+    assert len(lines) == 1
+    assert "yang24.fig4 measured" in lines[0]
+    name = "yang24.fig4.smoke.json"
+    assert read_json(home.results / name)["table"] == read_json(asked.results / name)["table"]
+    # weights that come later are recorded
+    monkeypatch.undo()
+    shutil.copytree(home.home_file.parent, tmp_path / "away" / "results" / "paper_runs")
+    names = parcels.pack(smoke(tmp_path / "away", "yang24.fig4"), tmp_path / "later")
+    assert {*names} == record.keys()
+    parcels.unpack(tmp_path / "later", home)
+    assert all("weights" not in facts and facts["readings"] for facts in home.home().values())
+
+
+def test_what_finished_without_a_reading_is_read_though_its_figure_is_not_ready(away, tmp_path):
+    asked = smoke(tmp_path, "yang24.fig4")
+    first, *others = asked.trainings(asked.studies[0])
+    shutil.copytree(away[0].runs / first.folder, asked.runs / first.folder)
+    for run in others:
+        (asked.runs / run.folder).mkdir()
+        (asked.runs / run.folder / "diverged").write_text("the loss was not finite\n")
+    work(asked, Predictions(asked, CPU), minutes=5, device=CPU, tell=pytest.fail)
+    assert [path.name.partition("-")[0] for path in (asked.runs / "readings").iterdir()] == [first.hash]
+
+
 def test_large_weights_travel_as_float16_in_pieces_and_a_lost_piece_is_noticed(away, tmp_path, monkeypatch):
     monkeypatch.setattr(parcels, "HALF_FROM", 10)
     monkeypatch.setattr(parcels, "PIECE_BYTES", 30_000)
+    monkeypatch.setattr(parcels, "MAX_PIECES", 20)
     asked, parcel, home = away[0], tmp_path / "parcel", smoke(tmp_path, "yang24.fig4")
     parcels.pack(asked, parcel)
     files = sorted(parcel.iterdir())
@@ -135,6 +194,10 @@ def test_the_minutes_end_what_is_inside_and_a_stop_by_somebody_else_is_told_apar
     before = signal.getsignal(signal.SIGTERM)
     reached = False
     with time_limit(1e-4):
+        threading.Event().wait(60)
+        reached = True
+    assert not reached
+    with time_limit(10, reserve=lambda: 600):
         threading.Event().wait(60)
         reached = True
     assert not reached

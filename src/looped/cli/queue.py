@@ -39,8 +39,9 @@ def queue(
 
     A training that several figures ask for is listed once. What is finished is never run again, and a training that
     the minutes stop is saved and goes on next time. One that diverges is left alone until the file `diverged` in its
-    run folder is removed. On a borrowed GPU machine: `looped queue --minutes 9 --beside 4 --pack DIR`; then, at home,
-    `looped queue --unpack DIR`.
+    run folder is removed. What figures read from a finished training is read at once and kept in RUNS/readings, so that
+    weights, which may be too large to travel, are not needed any more. On a borrowed GPU machine: `looped queue
+    --minutes 9 --beside 4 --pack DIR`; then, at home, `looped queue --unpack DIR`.
 
     Example: `looped queue gao24.fig2 --scale smoke --minutes 1`
     """
@@ -54,7 +55,8 @@ def queue(
     place = pick_device(device)
     notes = []
     if unpack is not None:
-        notes.append(f"{len(parcels.unpack(Path(unpack), asked))} trainings and results are put into {runs} and {out}.")
+        count = len(parcels.unpack(Path(unpack), asked))
+        notes.append(f"{count} trainings, readings and results are put into {runs} and {out}.")
     # a machine without a GPU lists what a GPU will take, unless it is asked for itself
     predictions = Predictions(asked, torch.device("cuda") if device == "auto" and scale == "paper" else place)
     if minutes is not None:
@@ -68,7 +70,7 @@ def queue(
         tell(_sum(_data(asked, predictions), beside or 1))
         work(asked, predictions, minutes=minutes, beside=beside or 1, device=place, tell=tell)
     if pack is not None:
-        notes.append(f"{len(parcels.pack(asked, Path(pack)))} trainings and results are packed in {pack}.")
+        notes.append(f"{len(parcels.pack(asked, Path(pack)))} trainings, readings and results are packed in {pack}.")
     data = _data(asked, predictions)
     shown = [_table(data["entries"])] if data["entries"] and minutes is None else []
     show(data, _sum(data, beside or 1), *shown, notes=notes, json=json, quiet=quiet)

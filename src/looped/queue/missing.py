@@ -2,13 +2,14 @@
 
 RUNS/NAME-HASH/                       a training; `diverged` in it says why the queue leaves it alone
 RUNS/results/NAME.SCALE.json          a result that the queue measured; a copy goes to RESULTS
-RESULTS/paper_runs/home.json          the trainings that were brought home; it travels with the sources
+RUNS/readings/RUNHASH-KEY.json.gz     what a figure reads from a training (`studies/readings.py`): no weights are needed
+RESULTS/paper_runs/home.json          the trainings whose weights or readings are at home; it travels with the sources
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from looped.experiment import Experiment
 from looped.files import read_json
 from looped.recipes import experiment as recipe_at
 from looped.recipes import recipes
+from looped.studies.measures import Curves
+from looped.studies.readings import Wanted
 from looped.studies.study import Study
 from looped.training.grid import kept_by_hash
 from looped.training.kept import own_results
@@ -49,7 +52,10 @@ class Figures:
         return self.results / "paper_runs" / "home.json"
 
     def home(self) -> dict[str, dict[str, Any]]:
-        """Device and seconds of every training that was brought home, by run folder."""
+        """Every training that was brought home, by run folder: device, seconds, and the keys of its readings.
+
+        Where `weights` is false, only readings came.
+        """
         record = read_json(self.home_file) if self.home_file.exists() else {}
         if not isinstance(record, dict) or not all(isinstance(facts, dict) for facts in record.values()):
             raise ValueError(f"{self.home_file} is damaged: it is no record of trainings. Restore it from a copy.")
@@ -79,6 +85,13 @@ class Figures:
         starts = {run.train.start for run in runs if run.train.start and not self.is_finished(run)}
         made = (recipe_at(name, self.scale) for name in recipes()) if starts else ()
         return [*(run for run in made if run.folder in starts), *runs]
+
+    def readings(self, study: Study) -> dict[str, list[Wanted]]:
+        """What a figure reads from its trainings, by run folder; nothing where it needs their weights."""
+        measure, by_run = study.measure(self.scale), {}
+        for entry in measure.readings(study.cells(self.scale), self.runs) if isinstance(measure, Curves) else ():
+            by_run.setdefault(entry.experiment.folder, []).append(entry)
+        return by_run
 
 
 def figures(studies: Sequence[Study], scale: str, *, runs: Path, results: Path) -> Figures:
@@ -118,7 +131,7 @@ def missing(asked: Figures) -> list[Entry]:
     entries: dict[str, Entry] = {}
     for study in asked.studies:
         if study.name in wanted:
-            absent = list(_absent(wanted[study.name], asked, kept, users))
+            absent = _absent(study, wanted[study.name], asked, kept, users)
             entries |= {entry.name: entry for entry in absent if entry.status != "at home"}
             counts = Counter("at home" if entry.status == "at home" else "to train" for entry in absent)
             message = ", ".join(f"{count} {where}" for where, count in counts.items())
@@ -129,14 +142,39 @@ def missing(asked: Figures) -> list[Entry]:
     return list(entries.values())
 
 
-def _absent(runs: Sequence[Experiment], asked: Figures, kept: Any, users: dict[str, list[str]]) -> Iterator[Entry]:
-    """The trainings that are neither finished here nor kept models; those whose weights are at home are `at home`."""
-    home = asked.home()
+def _absent(
+    study: Study, runs: Sequence[Experiment], asked: Figures, kept: Any, users: dict[str, list[str]]
+) -> list[Entry]:
+    """The trainings of a figure that are neither finished here, nor kept models, nor read here already.
+
+    Those whose weights, or what this figure reads from them, are at home are `at home`.
+    """
+    home, readings, absent = asked.home(), asked.readings(study), []
     for run in runs:
-        path = asked.runs / run.folder
+        path, wanted = asked.runs / run.folder, readings.get(run.folder, [])
         stand = standing(path)
-        if stand.status != "finished" and run.hash not in kept:
+        if stand.status != "finished" and run.hash not in kept and not _all_read(wanted):
             reason = note.read_text().strip() if (note := path / "diverged").exists() else ""
-            status = "at home" if run.folder in home else "diverged" if reason else stand.status
+            at_home = has_weights(facts := home.get(run.folder)) or _all_known(wanted, facts)
+            status = "at home" if at_home else "diverged" if reason else stand.status
             about = {"status": status, "step": stand.step, "message": reason}
-            yield Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about)
+            absent.append(Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about))
+    # weights to start from are not missed where all that start from them are done
+    needed = {entry.what.train.start for entry in absent if entry.status != "at home"}
+    starts = {run.train.start for run in runs} - needed - readings.keys()
+    return [entry for entry in absent if entry.name not in starts]
+
+
+def _all_read(wanted: Sequence[Wanted]) -> bool:
+    """Whether there is something to read, and all readings are here."""
+    return bool(wanted) and all(entry.file.exists() for entry in wanted)
+
+
+def _all_known(wanted: Sequence[Wanted], facts: Mapping[str, Any] | None) -> bool:
+    """Whether there is something to read, and all readings are at home."""
+    return bool(wanted) and {entry.key for entry in wanted} <= {*(facts or {}).get("readings", ())}
+
+
+def has_weights(facts: Mapping[str, Any] | None) -> bool:
+    """Whether the weights of a training came home, as the record has it."""
+    return facts is not None and facts.get("weights", True)

@@ -1,4 +1,4 @@
-"""Finished trainings and results as files of at most 15 MB that travel, and back.
+"""Results, readings and trainings as files of at most 15 MB that travel, and back.
 
 DIR/looped-DIGEST-00-of-03        a third of a tar archive; the digest is that of the whole archive
 """
@@ -11,16 +11,18 @@ import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from looped.experiment import TrainConfig
 from looped.files import check_folder, write_bytes, write_json
-from looped.queue.missing import Figures
-from looped.training.folder import Checkpoint, read_checkpoint
+from looped.queue.missing import Figures, has_weights
+from looped.studies.readings import Reading, key_of
+from looped.training.folder import Checkpoint, checkpoint_path, read_checkpoint
 from looped.training.run import Run
 from looped.training.trials import standing
 
@@ -28,20 +30,22 @@ PIECE_BYTES, MAX_PIECES = 15_000_000, 4
 """A borrowed machine returns at most 8 files of 16 MiB, 64 MiB together, for each command."""
 HALF_FROM = 2_000_000
 """Models of more parameters travel as float16."""
+Record = dict[str, dict[str, Any]]
+"""Facts about the trainings at home, by run folder."""
 NAME = re.compile(r"looped-([0-9a-f]{10})-(\d\d)-of-(\d\d)")
 
 
 def pack(asked: Figures, target: Path) -> list[str]:
     """Write what was finished here and is not at home yet; returns the names.
 
-    Results come first, then finished trainings, then checkpoints of trainings under way. What has no room travels next
-    time.
+    Results come first, then readings, then what is known about finished trainings, then their weights, the smallest
+    first, then checkpoints of trainings under way. What has no room travels next time.
     """
     check_folder(target, "the archive")
     archive, packed, room = io.BytesIO(), [], PIECE_BYTES * MAX_PIECES - 20_000
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=archive, mode="w") as tar:
         for path in _parcels(asked, Path(folder)):
-            size = sum(file.stat().st_size + 1024 for file in [path, *path.rglob("*")])
+            size = sum(file.is_file() * file.stat().st_size + 1024 for file in [path, *path.rglob("*")])
             if size <= room:
                 room -= size
                 tar.add(path, f"{path.parent.name}/{path.name}")
@@ -51,16 +55,39 @@ def pack(asked: Figures, target: Path) -> list[str]:
     digest = hashlib.sha256(content).hexdigest()[:10]
     for index, piece in enumerate(pieces):
         write_bytes(target / f"looped-{digest}-{index:02d}-of-{len(pieces):02d}", piece)
-    return packed
+    return list(dict.fromkeys(packed))
 
 
 def _parcels(asked: Figures, folder: Path) -> Iterator[Path]:
-    """What may travel: files in `results`, folders in `runs`."""
+    """What may travel: files in `results` and `readings`, folders in `about` and `runs`."""
     yield from sorted((asked.runs / "results").glob(f"*.{asked.scale}.json"))
-    names = {run.folder for study in asked.studies for run in asked.trainings(study)} - asked.home().keys()
-    paths = [asked.runs / name for name in sorted(names)]
-    for status in ("finished", "stopped"):
-        yield from (_copy(Run.open(path), folder / "runs") for path in paths if standing(path).status == status)
+    home, names, files = asked.home(), set(), set()
+    for study in asked.studies:
+        names |= {run.folder for run in asked.trainings(study)}
+        for run, entries in asked.readings(study).items():
+            known = home.get(run, {}).get("readings", ())
+            files |= {entry.file for entry in entries if entry.key not in known and entry.file.exists()}
+    yield from sorted(files)
+    paths = [asked.runs / name for name in sorted(names) if not has_weights(home.get(name))]
+    finished, stopped = (
+        [Run.open(path) for path in paths if standing(path).status == status] for status in ("finished", "stopped")
+    )
+    yield from (_about(run, folder / "about") for run in finished if run.path.name not in home)
+    yield from (_copy(run, folder / "runs") for run in [*sorted(finished, key=_checkpoint_bytes), *stopped])
+
+
+def _checkpoint_bytes(run: Run) -> int:
+    return checkpoint_path(run.path, run.steps[-1]).stat().st_size
+
+
+def _about(run: Run, folder: Path) -> Path:
+    """A run folder with config, metrics and provenance alone."""
+    copy = folder / run.path.name
+    copy.mkdir(parents=True)
+    for name in ("config.json", "metrics.jsonl", "provenance.json"):
+        if (run.path / name).exists():
+            shutil.copy(run.path / name, copy)
+    return copy
 
 
 def _copy(run: Run, folder: Path) -> Path:
@@ -68,10 +95,7 @@ def _copy(run: Run, folder: Path) -> Path:
 
     A run that keeps more checkpoints than usual is one whose figure chooses among them, so all of them come.
     """
-    copy = Run.create(folder / run.path.name, run.experiment)
-    for name in ("metrics.jsonl", "provenance.json"):
-        if (run.path / name).exists():
-            shutil.copy(run.path / name, copy.path)
+    copy = Run(_about(run, folder), run.experiment)
     several = run.experiment.train.keep_checkpoints > TrainConfig.keep_checkpoints
     for step in run.steps if several else run.steps[-1:]:
         checkpoint = read_checkpoint(run.path, step)
@@ -98,16 +122,11 @@ def unpack(source: Path, asked: Figures) -> list[str]:
         with tempfile.TemporaryDirectory(dir=asked.runs, prefix=".unpack") as folder:
             with tarfile.open(fileobj=io.BytesIO(content)) as tar:
                 tar.extractall(folder, filter="data")
-            for path in sorted(Path(folder).glob("*/*")):
+            for path in sorted(Path(folder).glob("*/*")):  # about, readings, results, runs
                 names.append(path.name)
-                if path.is_file():
-                    write_bytes(asked.results / path.name, path.read_bytes())
-                    continue
-                if standing(path).status == "finished":
-                    record[path.name] = _restored(Run.open(path))
-                _put(path, asked.runs / path.name)
+                _put[path.parent.name](path, asked, record)
         write_json(asked.home_file, record)
-    return names
+    return list(dict.fromkeys(names))
 
 
 def _archives(source: Path) -> Iterator[bytes]:
@@ -122,8 +141,36 @@ def _archives(source: Path) -> Iterator[bytes]:
         yield content
 
 
-def _restored(run: Run) -> dict[str, object]:
-    """Weights in float32 again, in which the model then computes; returns what is recorded about the training."""
+def _put_result(path: Path, asked: Figures, record: Record) -> None:
+    write_bytes(asked.results / path.name, path.read_bytes())
+
+
+def _put_reading(path: Path, asked: Figures, record: Record) -> None:
+    """A reading, and in the record its key; its run's weights may have stayed where it was trained."""
+    reading = Reading.from_bytes(path.read_bytes())
+    has_run = standing(asked.runs / reading.run).status == "finished"
+    facts = record.setdefault(reading.run, {**_facts(reading.training), **({} if has_run else {"weights": False})})
+    facts["readings"] = sorted({*facts.get("readings", ()), key_of(path)})
+    (asked.runs / "readings").mkdir(exist_ok=True)
+    write_bytes(asked.runs / "readings" / path.name, path.read_bytes())
+
+
+def _put_run(path: Path, asked: Figures, record: Record) -> None:
+    """A run folder, unless the one there has gone as far; in the record, if it is finished."""
+    if standing(path).status == "finished":
+        facts = {**record.get(path.name, {}), **_facts(_restored(Run.open(path)).provenance())}
+        record[path.name] = {key: value for key, value in facts.items() if key != "weights"}
+    target = asked.runs / path.name
+    if not target.exists() or standing(target).step < standing(path).step:
+        shutil.rmtree(target, ignore_errors=True)
+        path.rename(target)
+
+
+_put = {"about": _put_run, "readings": _put_reading, "results": _put_result, "runs": _put_run}
+
+
+def _restored(run: Run) -> Run:
+    """A run with weights in float32 again, in which the model then computes."""
     for step in run.steps:
         checkpoint = read_checkpoint(run.path, step)
         if any(value.dtype is torch.float16 for value in checkpoint.tensors.values()):
@@ -132,12 +179,9 @@ def _restored(run: Run) -> dict[str, object]:
                 for name, value in checkpoint.tensors.items()
             }
             run.save(replace(checkpoint, tensors=tensors))
-    origin = run.provenance()
+    return run
+
+
+def _facts(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """What the record has about a training."""
     return {key: origin[key] for key in ("device", "train_seconds", "side_by_side") if key in origin}
-
-
-def _put(path: Path, target: Path) -> None:
-    """Move a run folder to its place, unless the one there has gone as far."""
-    if not target.exists() or standing(target).step < standing(path).step:
-        shutil.rmtree(target, ignore_errors=True)
-        path.rename(target)

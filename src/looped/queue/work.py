@@ -8,12 +8,15 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 
 import torch
 
 from looped.experiment import Experiment
 from looped.files import log, write_json
+from looped.queue.background import Background
 from looped.queue.missing import Entry, Figures, missing
 from looped.queue.predictions import Predictions, gain
 from looped.reproduce import reproduce
@@ -28,33 +31,43 @@ from looped.training.trials import Standing, Trial, trial
 
 GPU_THREADS = 4
 """CPU threads of a training on a GPU; one on a CPU, where several trainings share the cores."""
+RESERVE_SHARE = 0.03
+"""Share of the minutes in which nothing is trained any more: 16 s of 9 minutes, and more where readings wait."""
+POLL_S = 0.2
+"""Seconds between two looks at the time."""
 Tell = Callable[[str], None]
 """Gets a line about what became of a training or a figure."""
 
 
 @contextlib.contextmanager
-def time_limit(minutes: float) -> Iterator[None]:
-    """End what is inside after some minutes; a training is saved before, a measurement is lost."""
-    over = threading.Event()
+def time_limit(minutes: float, reserve: Callable[[], float] = lambda: 0.0) -> Iterator[None]:
+    """End what is inside after some minutes, less `reserve` seconds; a training is saved, a measurement is lost."""
+    over, done = threading.Event(), threading.Event()
+    deadline = time.monotonic() + 60 * minutes
 
     def stop(*_: object) -> None:
-        raise Interrupted("stopped; everything that was trained is saved. Go on with the same command.")
+        if not done.is_set():
+            raise Interrupted("stopped; everything that was trained is saved. Go on with the same command.")
 
-    def end() -> None:
+    def watch() -> None:
+        left = POLL_S  # so long at least, since a signal before the body begins would not end the body
+        while left > 0:
+            if done.wait(min(left, POLL_S)):
+                return
+            left = deadline - reserve() - time.monotonic()
         over.set()
         os.kill(os.getpid(), signal.SIGTERM)  # trainings listen to it already
 
-    before = signal.signal(signal.SIGTERM, stop)
-    timer = threading.Timer(60 * minutes, end)
-    timer.daemon = True
-    timer.start()
+    before, watcher = signal.signal(signal.SIGTERM, stop), threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
         yield
     except Interrupted:
         if not over.is_set():
             raise
     finally:
-        timer.cancel()
+        done.set()
+        watcher.join()
         signal.signal(signal.SIGTERM, before)
 
 
@@ -63,30 +76,48 @@ def work(
 ) -> None:
     """Train and measure what the figures lack, as much as the minutes allow; the next call goes on.
 
-    Figures whose trainings are there are measured first; families, which train while they are measured, last.
+    First come figures that need the weights of their trainings and have them. Then it trains, while what figures read
+    from finished trainings is read beside it. The last minutes are for readings that wait, and for figures that have
+    all of theirs; families, which train while they are measured, are last.
     """
     threads = GPU_THREADS if device.type == "cuda" else 1
     executor = Executor(kind="processes", device=device.type, workers=beside, threads=threads)
     if beside > 1 and device.type == "cuda":
         _share_gpu()
     tried: set[str] = set()
+    deadline = time.monotonic() + 60 * minutes
 
-    def measure(*, families: bool) -> None:
-        ready = [entry.what for entry in missing(asked) if entry.status == "ready" and entry.name not in tried]
-        for study in ready:
-            if isinstance(study, Study) and (families or asked.trainings(study)):
+    def measure(studies: Sequence[Study]) -> None:
+        ready = {entry.name for entry in missing(asked) if entry.status == "ready"} - tried
+        for study in studies:
+            if study.name in ready:
                 tried.add(study.name)
                 _measure(study, asked, device, tell)
 
-    with time_limit(minutes):
-        measure(families=False)
-        while entries := [entry for entry in missing(asked) if entry.name not in tried and _can_begin(entry, asked)]:
-            tried |= {entry.name for entry in entries}
-            chosen = fitting_first(entries, predictions, 60 * minutes * gain(beside))
-            experiments = [entry.what for entry in chosen if isinstance(entry.what, Experiment)]
-            _train([trial(experiment, asked.runs) for experiment in experiments], executor, tell)
-        measure(families=False)
-        measure(families=True)
+    def left() -> float:
+        return deadline - time.monotonic()
+
+    def reserve() -> float:
+        return min(RESERVE_SHARE * 60 * minutes + background.backlog(), 20 * minutes)
+
+    families = [study for study in asked.studies if not asked.trainings(study)]
+    trained = [study for study in asked.studies if study not in families]
+    background = Background(asked, device, tell, left)
+    try:
+        with time_limit(left() / 60):
+            measure([study for study in trained if not asked.readings(study)])
+            background.add_finished()
+        with time_limit(left() / 60, reserve):
+            while entries := [entry for entry in missing(asked) if _can_begin(entry, asked, tried)]:
+                tried |= {entry.name for entry in entries}
+                chosen = fitting_first(entries, predictions, left() * gain(beside))
+                experiments = [entry.what for entry in chosen if isinstance(entry.what, Experiment)]
+                _train([trial(experiment, asked.runs) for experiment in experiments], executor, tell, background.add)
+        with time_limit(left() / 60):
+            background.wait()
+            measure([*trained, *families])
+    finally:
+        background.close()
 
 
 def fitting_first(entries: Sequence[Entry], predictions: Predictions, seconds: float) -> list[Entry]:
@@ -101,15 +132,15 @@ def fitting_first(entries: Sequence[Entry], predictions: Predictions, seconds: f
     return [*fit, *others]
 
 
-def _can_begin(entry: Entry, asked: Figures) -> bool:
-    """Whether it is a training that has not diverged, and the weights that it starts from are there."""
-    if not isinstance(entry.what, Experiment) or entry.status == "diverged":
+def _can_begin(entry: Entry, asked: Figures, tried: Collection[str]) -> bool:
+    """Whether it is a training, not tried yet, that has not diverged, and the weights that it starts from are there."""
+    if not isinstance(entry.what, Experiment) or entry.status == "diverged" or entry.name in tried:
         return False
     start = entry.what.train.start
     return start is None or (locate(start, beside=asked.runs) / "checkpoints").is_dir()
 
 
-def _train(trials: Sequence[Trial], executor: Executor, tell: Tell) -> None:
+def _train(trials: Sequence[Trial], executor: Executor, tell: Tell, finished: Callable[[Path], None]) -> None:
     """Train in worker processes; one that diverges leaves a note in its folder; the others go on."""
     before = [""] * len(trials)
 
@@ -121,6 +152,7 @@ def _train(trials: Sequence[Trial], executor: Executor, tell: Tell) -> None:
         if stand.status == "finished":
             origin = Folder(path, "").provenance()
             write_json(path / "provenance.json", {**origin, "side_by_side": executor.workers})
+            finished(path)
             about = f"{origin['train_seconds']:.0f} s, error {stand.metrics.get('error', float('nan')):.3g}"
         elif stand.status == "diverged":
             path.mkdir(parents=True, exist_ok=True)

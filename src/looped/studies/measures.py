@@ -1,7 +1,8 @@
 """How the cells of a study are measured: train each, evaluate each, on the same prompts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,10 +14,11 @@ from looped.evaluation.curves import Curve as EvaluatedCurve
 from looped.evaluation.errors import Baseline, Errors, measure_errors
 from looped.experiment import Experiment
 from looped.models.base import LoopedModel
+from looped.studies.readings import Wanted
 from looped.studies.study import Cells, Context
 from looped.studies.table import Cell, Label, Table
 from looped.tasks.task import Task
-from looped.training.grid import train_variants
+from looped.training.grid import train_grid, train_variants
 from looped.training.run import Run
 
 TRAINING_SHARE = 0.9
@@ -49,15 +51,31 @@ class Curves:
     """What a person would use instead on a task, by label; a module-level function."""
 
     def __call__(self, cells: Cells, context: Context) -> Table:
-        """Train what is missing and evaluate everything."""
-        runs = trained(cells, self.seeds, context)
+        """Take the readings that are there; train and evaluate the others."""
+        every = self.readings(cells, context.runs)
+        present = {} if context.again else {entry.file: reading for entry in every if (reading := entry.read())}
+        absent = [entry for entry in every if entry.file not in present]
+        runs = train_grid([entry.experiment for entry in absent], **training_options(context)) if absent else []
+        for index, (entry, run) in enumerate(zip(absent, runs, strict=True)):
+            context.progress(f"evaluating {entry.cell}", TRAINING_SHARE + (1 - TRAINING_SHARE) * index / len(absent))
+            present[entry.file] = entry.make(run, context.device)
         table = Table()
-        for index, (cell, members) in enumerate(runs.items()):
-            context.progress(f"evaluating {cell}", TRAINING_SHARE + (1 - TRAINING_SHARE) * index / len(runs))
-            for seed, run in zip(self.seeds, members, strict=True):
-                self.add_model(table, cell, seed, run.experiment, run.model(context.device))
+        for entry in every:
+            context.note_training(present[entry.file])
+            table.series += present[entry.file].series
         self.add_baselines(table, cells, context)
-        return table
+        # one seed has an interval over prompts, several have their range
+        return table if len(self.seeds) == 1 else Table(replace(series, draws=None) for series in table)
+
+    def readings(self, cells: Cells, runs: Path) -> list[Wanted]:
+        """All that is read from trained models; a measure that reads something else from their weights has none."""
+        same = replace(self, seeds=(0,), baselines=None)
+        seeded = [
+            (cell, replace(experiment, train=replace(experiment.train, seed=seed)))
+            for cell, experiment in cells.items()
+            for seed in self.seeds
+        ]
+        return [Wanted(measure=same, cell=cell, experiment=experiment, runs=runs) for cell, experiment in seeded]
 
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""
@@ -107,10 +125,8 @@ class Curves:
         draws = self.draws(errors.values) if shown is curve else None
         add_curve(table, cell, "by_examples", shown, seed=seed, draws=draws)
 
-    def draws(self, errors: Float[Tensor, "prompts places"]) -> list[list[float]] | None:
-        """Means over resampled prompts for each place, where there is one seed: several have their range."""
-        if len(self.seeds) > 1:
-            return None
+    def draws(self, errors: Float[Tensor, "prompts places"]) -> list[list[float]]:
+        """Means over resampled prompts for each place."""
         return resampled_means(errors, resamples=RESAMPLES, seed=self.prompt_seed).T.tolist()
 
 
@@ -118,15 +134,18 @@ def trained(
     cells: Mapping[Cell, Experiment], seeds: Sequence[int], context: Context, *, share: float = TRAINING_SHARE
 ) -> dict[Cell, list[Run]]:
     """The runs of every cell, one for each seed; `share` of the study's progress."""
-    runs = train_variants(
-        {str(cell): experiment for cell, experiment in cells.items()},
-        seeds,
-        out=context.runs,
-        device=context.device,
-        trained=context.note_training,
-        progress=lambda what, done: context.progress(what, share * done),
-    )
+    variants = {str(cell): experiment for cell, experiment in cells.items()}
+    runs = train_variants(variants, seeds, trained=context.note_training, **training_options(context, share))
     return {cell: runs[str(cell)] for cell in cells}
+
+
+def training_options(context: Context, share: float = TRAINING_SHARE) -> dict[str, Any]:
+    """Where to train, and whom to tell; `share` of the study's progress."""
+
+    def report(what: str, done: float) -> None:
+        context.progress(what, share * done)
+
+    return {"out": context.runs, "device": context.device, "progress": report}
 
 
 def tasks_of(cells: Mapping[Cell, Experiment]) -> list[tuple[dict[str, Label], Experiment]]:

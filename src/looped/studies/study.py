@@ -33,6 +33,8 @@ class Context:
     """Called with what is being done and which share of the study is done."""
     runs: Path = Path("runs")
     """Where training runs lie; finished ones are used again."""
+    again: bool = False
+    """Measure anew what was read from a model before; its training is used again."""
     trainings: list[dict[str, Any]] = field(default_factory=list)
     """Run, commit, device and seconds of every training behind the study, each once; `note_training` fills it."""
 
@@ -44,7 +46,7 @@ class Context:
         if all(training["run"] != run.path.name for training in self.trainings):
             origin = run.provenance()
             facts = {key: origin.get(key) for key in ("commit", "device", "train_seconds")}
-            further = ("earlier_commits", "models_in_one_batch", "side_by_side")
+            further = ("earlier_commits", "models_in_one_batch", "side_by_side", "measured")
             facts |= {key: origin[key] for key in further if key in origin}
             self.trainings.append({"run": run.path.name, **facts})
 

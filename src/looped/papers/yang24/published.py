@@ -4,6 +4,7 @@
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from looped.papers.yang24 import Scale, linear_published
 from looped.papers.yang24.trainings import training
@@ -12,6 +13,7 @@ from looped.studies import Axis, Cell, Context, Curves, Panels, Published, Study
 from looped.studies.claims import Claim
 from looped.studies.measures import trained
 from looped.studies.quantities import at, drift, within_factor
+from looped.studies.readings import Wanted
 from looped.studies.study import Cells
 
 BEST, END = "lowest logged loss", "end of training"
@@ -33,6 +35,10 @@ class Checkpoints(Curves):
 
     For both, with the label `weights`: what `Curves` has, and `step`. Of the run: `logged_error` by 1000 steps.
     """
+
+    def readings(self, cells: Cells, runs: Path) -> list[Wanted]:
+        """None: two checkpoints are read, and their log."""
+        return []
 
     def __call__(self, cells: Cells, context: Context) -> Table:
         """Train unless it is there, and evaluate both checkpoints."""

@@ -68,21 +68,16 @@ class Figures:
         key = study.settings_hash(self.scale)
         return next((data for file in files if (data := read_json(file)).get("settings_hash") == key), {})
 
-    def is_finished(self, run: Experiment) -> bool:
-        """Whether a training is done: in a run folder here, as a kept model, or brought home."""
-        done = standing(self.runs / run.folder).status == "finished" or run.folder in self.home()
-        return done or run.hash in kept_by_hash({run.hash})
-
     def trainings(self, study: Study) -> list[Experiment]:
         """Every training that a figure asks for; a family, which trains while it is measured, is not among them.
 
-        The weights that an unfinished training starts from come before it, if a recipe trains them.
+        The weights that a training starts from come before it, if a recipe trains them.
         """
         measure = study.measure(self.scale)
         seeds = getattr(measure, "seeds", None) or (getattr(measure, "seed", 0),)
         cells = [cell for cell in study.cells(self.scale).values() if isinstance(cell, Experiment)]
         runs = [replace(cell, train=replace(cell.train, seed=seed)) for cell in cells for seed in seeds]
-        starts = {run.train.start for run in runs if run.train.start and not self.is_finished(run)}
+        starts = {run.train.start for run in runs} - {None}
         made = (recipe_at(name, self.scale) for name in recipes()) if starts else ()
         return [*(run for run in made if run.folder in starts), *runs]
 

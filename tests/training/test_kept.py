@@ -428,15 +428,15 @@ def test_the_best_weights_are_kept_as_such_and_stand_for_no_training(store, tmp_
 def test_a_figure_is_drawn_from_kept_models_alone(tmp_path, monkeypatch):
     study = studies()["yang24.fig2"]
     measured = reproduce(study, "smoke", out=tmp_path / "first", runs=tmp_path / "runs")
-    for path in (tmp_path / "runs").iterdir():
-        opened = Run.open(path)
+    for path in (tmp_path / "runs").glob("*/config.json"):
+        opened = Run.open(path.parent)
         keep(opened, out=tmp_path / "models", points=opened.experiment.train.points, prompts=8)
     monkeypatch.setattr(kept, "store", lambda: tmp_path / "models")
     monkeypatch.setattr(kept, "LOCAL", tmp_path / "nowhere")
     again = reproduce(study, "smoke", out=tmp_path / "second", runs=tmp_path / "none")
     assert again.measured
     assert again.table.to_data() == measured.table.to_data()
-    assert not (tmp_path / "none").exists()
+    assert [path.name for path in (tmp_path / "none").iterdir()] == ["readings"]  # nothing was trained
 
 
 def test_a_finished_run_comes_before_a_kept_model(run, store):

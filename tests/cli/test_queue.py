@@ -29,6 +29,9 @@ def smoke(folder, *names):
     return figures(select(names), "smoke", runs=folder / "runs", results=folder / "results")
 
 
+pytestmark = pytest.mark.xdist_group("queue")  # one set of trainings for all
+
+
 @pytest.fixture(scope="module")
 def away(tmp_path_factory):
     """Figure 4 as another machine has trained and measured it, and the lines that were printed."""

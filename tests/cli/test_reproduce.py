@@ -98,6 +98,7 @@ def test_bad_input_is_one_line(refused, tmp_path, arguments, expected):
     assert not (tmp_path / "figures").exists()
 
 
+@pytest.mark.usefixtures("unchecked")  # thousands of readings and no tensor
 def test_the_results_of_this_repository_are_of_todays_settings_and_judged_and_traced_as_they_say():
     """Also seconds, seeds and commit; a result that took no time says where its models were trained."""
     results = kept_results(RESULTS)

@@ -107,7 +107,7 @@ def _with_palette(png: bytes) -> bytes:
 
     picture, buffer = Image.open(io.BytesIO(png)).convert("RGB"), io.BytesIO()
     picture = picture.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    picture.save(buffer, "PNG", optimize=True)
+    picture.save(buffer, "PNG")
     return buffer.getvalue()
 
 

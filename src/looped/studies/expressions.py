@@ -218,7 +218,7 @@ class Curve(Quantity):
     def read(self, table: Table, bound: Labels = ANY) -> Readings:
         """Its values by place."""
         cell = self.cell(table, bound)
-        runs = [series for series in table if series.cell == cell and series.quantity == self.of]
+        runs = [series for series in table if series.quantity == self.of and series.cell == cell]
         places: tuple[X | None, ...] = runs[0].x or (None,)
         return {place: _over_runs(runs, index) for index, place in enumerate(places)}
 

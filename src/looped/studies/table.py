@@ -21,6 +21,7 @@ class Cell(Mapping[str, Label]):
 
     def __init__(self, labels: Mapping[str, Label] | None = None, /, **more: Label):
         self._labels = {**(labels or {}), **more}
+        self._hash = hash(frozenset(self._labels.items()))
 
     def __getitem__(self, name: str) -> Label:
         return self._labels[name]
@@ -32,7 +33,7 @@ class Cell(Mapping[str, Label]):
         return len(self._labels)
 
     def __hash__(self) -> int:
-        return hash(frozenset(self._labels.items()))
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         labels = other._labels if isinstance(other, Cell) else other

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from looped.papers.yang24.trainings import training
+from looped.experiment import training
 from looped.recipes import experiment
 from looped.training.run import Run
 from looped.training.trainer import Trainer

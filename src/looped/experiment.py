@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -263,6 +263,11 @@ class Experiment(Setup):
         """The loops of a training step: b + depth(step)."""
         depth = self.train.depth
         return self.model.loops + (0 if depth is None else int(depth(step, self.train.steps)))
+
+
+def training(experiment: Experiment, **fields: Any) -> Experiment:
+    """The experiment with other training fields."""
+    return replace(experiment, train=replace(experiment.train, **fields))
 
 
 def trainable(setup: Setup) -> Experiment:

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import torch
 
+from looped.experiment import training
 from looped.files import read_json, write_json
-from looped.papers.yang24.trainings import training
 from looped.queue import parcels
 from looped.queue import work as working
 from looped.queue.missing import Entry, figures, missing

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from looped.experiment import Adam
+from looped.experiment import Adam, training
 from looped.models.algoformer import AlgoFormerConfig
 from looped.papers import gao24
 from looped.papers.gao24.figures import (
@@ -23,7 +23,6 @@ from looped.papers.gao24.figures import (
 )
 from looped.papers.gao24.iterations import FIG5, iterates
 from looped.papers.gao24.known import KNOWN, known_representation, without_examples
-from looped.papers.gao24.trainings import training
 from looped.papers.gao24.translation_table import TABLE
 from looped.papers.gao24.variants import MODELS, as_printed, three, with_loops
 from looped.recipes import recipes

@@ -2,11 +2,10 @@
 
 import pytest
 
-from looped.experiment import Adam
+from looped.experiment import Adam, training
 from looped.keeping import keep
 from looped.papers.yang24 import linear_published
 from looped.papers.yang24.published import BEST, END, PUBLISHED
-from looped.papers.yang24.trainings import training
 from looped.reproduce import reproduce
 from looped.studies import Cell, Table
 from looped.training import kept

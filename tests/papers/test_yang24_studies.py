@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from looped.experiment import Adam
+from looped.experiment import Adam, training
 from looped.functional.schedules import Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24 import (
     architectures,
     classes,
+    grids,
     linear,
     linear_12_layers,
     linear_published,
@@ -21,13 +22,13 @@ from looped.papers.yang24 import (
     sparse_12_layers,
     tree,
 )
-from looped.papers.yang24.trainings import PAPER, as_published, shaped, training
+from looped.papers.yang24.trainings import PAPER, as_published, shaped
 from looped.papers.yang24.variants import LOOPED, UNLOOPED, with_loops
 from looped.studies import Cell, Context, Study, Table
 from looped.studies.measures import trained_loops
 from looped.tasks.shifts import ScaledX
 
-MODULES = (architectures, classes, loops, prompts, shifts)
+MODULES = (architectures, classes, grids, loops, prompts, shifts)
 STUDIES = {study.name: study for module in MODULES for study in vars(module).values() if isinstance(study, Study)}
 CELLS = {
     "fig2": 2, "fig3": 2, "fig4": 16, "fig5": 14, "fig6": 5, "fig7": 17, "fig8": 2, "fig9": 19, "fig10a": 2,
@@ -75,7 +76,7 @@ def test_paper_scale_asks_for_the_papers_models(figure):
         start, clip = LONGER.get(experiment.name, (None, 1.0))
         rates = {"learning_rate": 1.2e-3, "muon_learning_rate": 4e-3, "schedule": Trapezoid(warmup=0.02, decay=0.8)}
         optimizer = replace(PAPER.optimizer, clip=clip, **rates if start else {})
-        if cell.get("kind") == loops.BARE:
+        if cell.get("kind") == grids.BARE:
             assert (train.optimizer, train.dtype) == (replace(optimizer, clip=None), "float32")
         else:
             assert (train.optimizer, train.dtype) == (optimizer, "bfloat16")
@@ -113,7 +114,7 @@ def test_models_that_a_figure_compares_have_the_same_training(figure):
 def test_loops_have_climbed_to_b_after_a_third_of_a_short_training(figure):
     for cell, experiment in STUDIES[f"yang24.{figure}"].cells("paper").items():
         b, train = experiment.model.loops, experiment.train
-        climbs = train.window < b and cell.get("kind") != loops.AT_ONCE
+        climbs = train.window < b and cell.get("kind") != grids.AT_ONCE
         assert experiment.loops_at(0) == (train.window if climbs else b)
         assert experiment.loops_at(train.steps // 3) == b
 
@@ -166,7 +167,7 @@ def test_loops_and_window_of_a_variant():
 
 
 def test_trees_are_read_after_fewer_loops():
-    measure = loops.GRID_EVALUATION["paper"]
+    measure = grids.GRID_EVALUATION["paper"]
     assert [measure.far(recipe("paper")) for recipe in (linear, tree, linear_12_layers)] == [500, 200, 1]
 
 
@@ -255,7 +256,7 @@ def drifting(drifts):
 )
 def test_figure_9_asks_that_one_diverges_and_the_other_does_not(sparse_drift, linear_drift, verdict):
     """The ratio of both drifts is below 1 in all cases."""
-    drifts = {loops.SPARSE: sparse_drift, loops.LINEAR: linear_drift}
+    drifts = {grids.SPARSE: sparse_drift, grids.LINEAR: linear_drift}
     table = drifting({Cell(task=task, T=10, b=20): ratio for task, ratio in drifts.items()})
     assert judged("fig9", "sparse_easier", table).verdict == verdict
 
@@ -265,7 +266,7 @@ def test_figure_9_asks_that_one_diverges_and_the_other_does_not(sparse_drift, li
     [((5.0, 1.0), 1.0, "holds"), ((1.0, 0.9), 1.0, "fails"), ((5.0, 3.0), 1.0, "fails"), ((5.0, 1.0), 5.0, "fails")],
 )
 def test_figure_13_asks_for_a_fixed_point_that_only_a_larger_b_has(tree, relu, verdict):
-    drifts = {(loops.TREE, 12): tree[0], (loops.TREE, 100): tree[1], (loops.RELU, 12): relu, (loops.RELU, 50): 1.0}
+    drifts = {(grids.TREE, 12): tree[0], (grids.TREE, 100): tree[1], (grids.RELU, 12): relu, (grids.RELU, 50): 1.0}
     table = drifting({Cell(task=task, T=15, b=b): ratio for (task, b), ratio in drifts.items()})
     assert judged("fig13", "tree_needs_more", table).verdict == verdict
 
@@ -275,7 +276,7 @@ def test_every_window_and_every_depth_counts_not_the_ends_alone(middle, verdict)
     table = Table()
     for b in (12, 50):
         for window, error in ((5, 0.5), (10, middle if b == 12 else 0.4), (15, 0.3)):
-            table.add(Cell(task=loops.LINEAR, T=window, b=b), "by_examples", [error] * 2, x=[0, 1], seed=0)
+            table.add(Cell(task=grids.LINEAR, T=window, b=b), "by_examples", [error] * 2, x=[0, 1], seed=0)
     assert judged("fig12", "linear.window", table).verdict == verdict
     table = Table()
     for count, error in ((1, 0.5), (4, middle), (20, 0.3)):
@@ -289,7 +290,7 @@ def test_figure_4_asks_12_loops_to_fall_short_at_the_best_window(errors, verdict
     table = Table()
     for window, error in zip((5, 15), errors, strict=True):
         for b, factor in ((12, 1.0), (50, 0.01)):
-            cell = Cell(task=loops.LINEAR, T=window, b=b)
+            cell = Cell(task=grids.LINEAR, T=window, b=b)
             # at the trained loops, wherever it goes from there
             table.add(cell, "by_loops", [1.0, factor * error, 0.5], x=[1, b, 500], seed=0)
             table.add(cell, "trained_loops", b, seed=0)
@@ -304,7 +305,7 @@ def test_figure_4_asks_for_rates_that_do_not_grow_with_b(at_loop, verdict):
     """b = 50 falls below twice its error at loop 30; in proportion to b, b = 40 would at loop 24."""
     table = Table()
     for b, reached in ((40, at_loop), (50, 30)):
-        cell = Cell(task=loops.LINEAR, T=15, b=b)
+        cell = Cell(task=grids.LINEAR, T=15, b=b)
         places = [*range(1, 51), 500]
         table.add(cell, "by_loops", [1.0 if loop < reached else 0.001 for loop in places], x=places, seed=0)
         table.add(cell, "trained_loops", b, seed=0)
@@ -360,9 +361,9 @@ def test_figure_16_asks_that_every_scale_of_y_is_like_four_layers(by_3, verdict)
 def test_a_large_window_is_compared_with_a_smaller_and_with_a_steadied_one(bare, steadied, far, verdicts):
     table = Table()
     cells = {
-        (loops.STEADIED, 15): (0.001, 0.001),
-        (loops.STEADIED, 20): (steadied, far),
-        (loops.BARE, 20): (bare, bare),
+        (grids.STEADIED, 15): (0.001, 0.001),
+        (grids.STEADIED, 20): (steadied, far),
+        (grids.BARE, 20): (bare, bare),
     }
     for (kind, window), errors in cells.items():
         table.add(Cell(kind=kind, T=window), "by_loops", errors, x=[30, 500], seed=0)

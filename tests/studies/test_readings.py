@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from looped.experiment import training
 from looped.files import log, read_json
 from looped.papers.yang24 import linear
-from looped.papers.yang24.trainings import training
 from looped.papers.yang24.variants import only_least_squares
 from looped.reproduce import reproduce, select
 from looped.studies import Cell, Curves, Panels, Study, measures

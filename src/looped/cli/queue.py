@@ -115,13 +115,9 @@ def _sum(data: dict[str, Any], beside: int) -> str:
 def _time(seconds: float | None) -> str:
     if seconds is None:
         return "?"
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 600
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.1f} h"
-    )
+    if seconds < 600:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

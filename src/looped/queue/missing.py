@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from looped.experiment import Experiment
+from looped.experiment import Experiment, training
 from looped.files import read_json
 from looped.recipes import experiment as recipe_at
 from looped.recipes import recipes
@@ -76,7 +76,7 @@ class Figures:
         measure = study.measure(self.scale)
         seeds = getattr(measure, "seeds", None) or (getattr(measure, "seed", 0),)
         cells = [cell for cell in study.cells(self.scale).values() if isinstance(cell, Experiment)]
-        runs = [replace(cell, train=replace(cell.train, seed=seed)) for cell in cells for seed in seeds]
+        runs = [training(cell, seed=seed) for cell in cells for seed in seeds]
         starts = {run.train.start for run in runs} - {None}
         made = (recipe_at(name, self.scale) for name in recipes()) if starts else ()
         return [*(run for run in made if run.folder in starts), *runs]

@@ -46,13 +46,13 @@ class Predictions:
         self.speeds = [speed for speed in speeds if speed.device == self.device]
 
     def of(self, entry: Entry) -> float | None:
-        """The seconds left of a training; None for a measurement, and where nothing like it was trained."""
+        """The seconds left of a training; None for a measurement, and where nothing was trained."""
         if not isinstance(entry.what, Experiment):
             return None
+        alike = [speed for speed in self.speeds if _kind(speed.experiment) == _kind(entry.what)]
         steps = sorted(
             (abs(math.log(depth)) + abs(math.log(size)), seconds * depth * size ** (LARGER if size > 1 else SMALLER))
-            for experiment, seconds, _ in self.speeds
-            if _kind(experiment) == _kind(entry.what)
+            for experiment, seconds, _ in alike or self.speeds
             for depth, size in [_ratios(entry.what, experiment)]
         )
         like_it = [seconds for distance, seconds in steps if distance < 1e-9] or [pair[1] for pair in steps[:NEAREST]]
@@ -93,7 +93,7 @@ def _speed(experiment: Experiment, facts: Mapping[str, Any], steps: float | None
 
 
 def _kind(experiment: Experiment) -> tuple[type, str, bool]:
-    """Trainings of one kind are compared: the same class of model, looped or not, in the same precision."""
+    """Trainings of one kind are compared, where there are any: class of model, looped or not, precision."""
     return type(experiment.model), experiment.train.dtype, experiment.model.loops > 1
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from looped.evaluation.bootstrap import resampled_means
 from looped.evaluation.curves import Curve as EvaluatedCurve
 from looped.evaluation.errors import Baseline, Errors, measure_errors
-from looped.experiment import Experiment
+from looped.experiment import Experiment, training
 from looped.models.base import LoopedModel
 from looped.studies.readings import Wanted
 from looped.studies.study import Cells, Context
@@ -70,12 +70,11 @@ class Curves:
     def readings(self, cells: Cells, runs: Path) -> list[Wanted]:
         """All that is read from trained models; a measure that reads something else from their weights has none."""
         same = replace(self, seeds=(0,), baselines=None)
-        seeded = [
-            (cell, replace(experiment, train=replace(experiment.train, seed=seed)))
+        return [
+            Wanted(measure=same, cell=cell, experiment=training(experiment, seed=seed), runs=runs)
             for cell, experiment in cells.items()
             for seed in self.seeds
         ]
-        return [Wanted(measure=same, cell=cell, experiment=experiment, runs=runs) for cell, experiment in seeded]
 
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""

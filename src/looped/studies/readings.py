@@ -42,7 +42,7 @@ class Reading:
     training: dict[str, Any]
     """Provenance of the training."""
     measured: dict[str, Any]
-    """Commit and device of the evaluation."""
+    """Commit and device of the evaluation; `products` where they were in TF32."""
 
     def provenance(self) -> dict[str, Any]:
         """That of the training, and where the model was measured."""
@@ -105,13 +105,15 @@ class Wanted:
     def make(self, run: Run, device: torch.device) -> Reading:
         """Evaluate the trained model and write what it gives; returns it as it will be read."""
         table, here = Table(), provenance(device)
+        tf32 = device.type == "cuda" and torch.get_float32_matmul_precision() != "highest"
+        products = {"products": "TF32"} if tf32 else {}
         self.measure.add_model(table, self.cell, self.experiment.train.seed, self.experiment, run.model(device))
         content = Reading(
             series=tuple(table),
             run=self.experiment.folder,
             path=Path(run.path.name),
             training=run.provenance(),
-            measured={key: here[key] for key in ("commit", "device")},
+            measured={key: here[key] for key in ("commit", "device")} | products,
         ).to_bytes()
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)

@@ -14,10 +14,10 @@ printed form is `as_printed`, the recipes named `_printed`, and Figure 3.
 from dataclasses import replace
 from typing import Literal
 
-from looped.experiment import Adam, Experiment
+from looped.experiment import Adam, Experiment, training
 from looped.functional.schedules import Trapezoid
 from looped.models.algoformer import AlgoFormerConfig, Part
-from looped.papers.gao24.trainings import CPU, PAPER, SMOKE, STEPS, as_published, training
+from looped.papers.gao24.trainings import CPU, PAPER, SMOKE, STEPS, as_published
 from looped.papers.gao24.variants import as_looped, as_printed, as_standard, with_task
 from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression, ChainOfThought, RepresentationRegression

@@ -1,9 +1,8 @@
 """How gao24's models are trained: our recipes by scale, and the paper's own."""
 
 from dataclasses import replace
-from typing import Any
 
-from looped.experiment import Adam, Experiment, Muon, TrainConfig
+from looped.experiment import Adam, Experiment, Muon, TrainConfig, training
 from looped.functional.schedules import Ramp, Trapezoid
 
 PAPER = TrainConfig(
@@ -43,11 +42,6 @@ CPU = TrainConfig(
 """Muon: a minute instead of hours."""
 
 SMOKE = replace(CPU, steps=3, batch=4, points=4, window=2, grad=2, log_every=2)
-
-
-def training(experiment: Experiment, **fields: Any) -> Experiment:
-    """The experiment with other training fields."""
-    return replace(experiment, train=replace(experiment.train, **fields))
 
 
 def as_published(experiment: Experiment, *, steps: int = 500_000) -> Experiment:

@@ -9,10 +9,10 @@ only that the machinery works.
 from dataclasses import replace
 from typing import Literal
 
-from looped.experiment import Experiment, Muon
+from looped.experiment import Experiment, Muon, training
 from looped.functional.schedules import Ramp, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24.trainings import CPU, PAPER, SMOKE, around, as_published, training
+from looped.papers.yang24.trainings import CPU, PAPER, SMOKE, around, as_published
 from looped.tasks.networks import ReLUNetwork
 from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.tasks.trees import DecisionTree

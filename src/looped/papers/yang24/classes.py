@@ -17,9 +17,8 @@ from looped.baselines.signs import on_signs
 from looped.baselines.trees import boosted, greedy_tree
 from looped.evaluation.cache import cached
 from looped.evaluation.errors import Baseline
-from looped.experiment import Experiment
+from looped.experiment import Experiment, training
 from looped.papers import yang24
-from looped.papers.yang24.trainings import training
 from looped.papers.yang24.variants import EVALUATION, LEAST_SQUARES, LOOPED, MATCHES, SHORT, UNLOOPED, evaluation
 from looped.studies import Cell, Context, Curves, Learned, Panels, Published, Study, Table, claim
 from looped.studies.claims import Claim

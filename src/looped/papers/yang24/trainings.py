@@ -42,11 +42,6 @@ SMOKE = replace(
 )
 
 
-def training(experiment: Experiment, **fields: Any) -> Experiment:
-    """The experiment with other training fields."""
-    return replace(experiment, train=replace(experiment.train, **fields))
-
-
 def shaped(experiment: Experiment, **fields: Any) -> Experiment:
     """The experiment with other fields of the model."""
     return replace(experiment, model=replace(experiment.model, **fields))

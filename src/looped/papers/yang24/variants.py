@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from looped.baselines.linear import least_squares
 from looped.evaluation.errors import Baseline
-from looped.experiment import Experiment
+from looped.experiment import Experiment, training
 from looped.functional.schedules import Staircase
-from looped.papers.yang24.trainings import short, training
+from looped.papers.yang24.trainings import short
 from looped.studies import Cell, Curves, Learned, Table
 from looped.studies.expressions import Derived, Quantity, bracketed
 from looped.tasks.task import Task
@@ -22,6 +22,8 @@ BEFORE_DRIFT = Learned(of="by_loops", at="trained_loops", best=0.0)
 """Models are held to their error at the trained loops where claims are about what becomes of it beyond them."""
 FLAT = 1.5
 """Error far past the trained loops over the error at them that still counts as a fixed point."""
+DIVERGED = 2.0
+"""A drift of at least this counts as diverging; `FLAT` is the bound of a fixed point."""
 MATCHES = 0.05
 """Largest gap between two curves by examples, in units of predicting zero, that counts as a match."""
 PRINTED_MATCH = 7.8e-4 / 4.8e-4

@@ -122,7 +122,7 @@ def _time(seconds: float | None) -> str:
 
 def _table(rows: list[dict[str, Any]]) -> Table:
     """One line for each training and measurement."""
-    lines = Table(caption="time: alone on the device; ?: not known, since nothing like it was trained there")
+    lines = Table(caption="time: alone on the device; ?: not known, since nothing was trained there")
     for column in ("training or measurement", "figures", "steps", "time", "status"):
         lines.add_column(column, justify="right" if column in ("steps", "time") else "left", overflow="fold")
     for row in rows:

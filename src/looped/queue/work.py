@@ -16,9 +16,9 @@ import torch
 
 from looped.experiment import Experiment
 from looped.files import log, write_json
-from looped.queue.background import Background
 from looped.queue.missing import Entry, Figures, missing
 from looped.queue.predictions import Predictions, gain
+from looped.queue.reader import Reader
 from looped.reproduce import reproduce
 from looped.studies.study import Study
 from looped.training.executors import Executor
@@ -32,7 +32,7 @@ from looped.training.trials import Standing, Trial, trial
 GPU_THREADS = 4
 """CPU threads of a training on a GPU; one on a CPU, where several trainings share the cores."""
 RESERVE_SHARE = 0.03
-"""Share of the minutes in which nothing is trained any more: 16 s of 9 minutes, and more where readings wait."""
+"""Share of the minutes in which nothing is trained any more: 16 s of 9 minutes, and more for readings."""
 POLL_S = 0.2
 """Seconds between two looks at the time."""
 Tell = Callable[[str], None]
@@ -76,14 +76,13 @@ def work(
 ) -> None:
     """Train and measure what the figures lack, as much as the minutes allow; the next call goes on.
 
-    First come figures that need the weights of their trainings and have them. Then it trains, while what figures read
-    from finished trainings is read beside it. The last minutes are for readings that wait, and for figures that have
-    all of theirs; families, which train while they are measured, are last.
+    First come figures that need the weights of their trainings and have them. Then it trains. The last minutes are for
+    what figures read from the trainings that are finished, and for figures that have all of it; families, which train
+    while they are measured, are last.
     """
     threads = GPU_THREADS if device.type == "cuda" else 1
     executor = Executor(kind="processes", device=device.type, workers=beside, threads=threads)
-    if beside > 1 and device.type == "cuda":
-        _share_gpu()
+    sharing = _shared_gpu if beside > 1 and device.type == "cuda" else contextlib.nullcontext
     tried: set[str] = set()
     deadline = time.monotonic() + 60 * minutes
 
@@ -98,26 +97,23 @@ def work(
         return deadline - time.monotonic()
 
     def reserve() -> float:
-        return min(RESERVE_SHARE * 60 * minutes + background.backlog(), 20 * minutes)
+        return min(RESERVE_SHARE * 60 * minutes + reader.backlog(), 20 * minutes)
 
     families = [study for study in asked.studies if not asked.trainings(study)]
     trained = [study for study in asked.studies if study not in families]
-    background = Background(asked, device, tell, left)
-    try:
-        with time_limit(left() / 60):
-            measure([study for study in trained if not asked.readings(study)])
-            background.add_finished()
-        with time_limit(left() / 60, reserve):
-            while entries := [entry for entry in missing(asked) if _can_begin(entry, asked, tried)]:
-                tried |= {entry.name for entry in entries}
-                chosen = fitting_first(entries, predictions, left() * gain(beside))
-                experiments = [entry.what for entry in chosen if isinstance(entry.what, Experiment)]
-                _train([trial(experiment, asked.runs) for experiment in experiments], executor, tell, background.add)
-        with time_limit(left() / 60):
-            background.wait()
-            measure([*trained, *families])
-    finally:
-        background.close()
+    reader = Reader(asked, device, tell)
+    with time_limit(left() / 60):
+        measure([study for study in trained if not asked.readings(study)])
+        reader.add_finished()
+    with sharing(), time_limit(left() / 60, reserve):
+        while entries := [entry for entry in missing(asked) if _can_begin(entry, asked, tried)]:
+            tried |= {entry.name for entry in entries}
+            chosen = fitting_first(entries, predictions, left() * gain(beside))
+            experiments = [entry.what for entry in chosen if isinstance(entry.what, Experiment)]
+            _train([trial(experiment, asked.runs) for experiment in experiments], executor, tell, reader.add)
+    with time_limit(left() / 60):
+        reader.read(left)
+        measure([*trained, *families])
 
 
 def fitting_first(entries: Sequence[Entry], predictions: Predictions, seconds: float) -> list[Entry]:
@@ -175,9 +171,15 @@ def _measure(study: Study, asked: Figures, device: torch.device, tell: Tell) -> 
         tell(f"{study.name} measured: {result.provenance['seconds']:.0f} s")
 
 
-def _share_gpu() -> None:
-    """Start CUDA's MPS, without which processes take turns on the card; it stays on."""
+@contextlib.contextmanager
+def _shared_gpu() -> Iterator[None]:
+    """CUDA's MPS, without which processes take turns on the card; off again afterwards."""
     if (control := shutil.which("nvidia-cuda-mps-control")) is None:
         log.warning("looped: nvidia-cuda-mps-control is not here, so trainings take turns on the GPU.")
-    else:
-        subprocess.run([control, "-d"], check=False, capture_output=True)  # fails where it is on already
+        yield
+        return
+    subprocess.run([control, "-d"], check=False, capture_output=True)  # fails where it is on already
+    try:
+        yield
+    finally:
+        subprocess.run([control], input=b"quit\n", check=False, capture_output=True)

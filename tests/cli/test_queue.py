@@ -29,6 +29,12 @@ def smoke(folder, *names):
     return figures(select(names), "smoke", runs=folder / "runs", results=folder / "results")
 
 
+def bring_record(home, fresh):
+    """Take the record of what is at home along to another machine."""
+    fresh.runs.mkdir(parents=True, exist_ok=True)
+    shutil.copy(home.home_file, fresh.home_file)
+
+
 pytestmark = pytest.mark.xdist_group("queue")  # one set of trainings for all
 
 
@@ -85,7 +91,7 @@ def test_what_is_finished_is_measured_packed_put_back_and_never_run_again(call, 
     assert parcels.pack(home, tmp_path / "again") == []
     # another machine has the record alone, and leaves the trainings of Figure 12 that are at home
     fresh = smoke(tmp_path / "fresh", "yang24.fig12")
-    shutil.copytree(home.home_file.parent, fresh.home_file.parent)
+    bring_record(home, fresh)
     assert [entry.name.partition("-")[0] for entry in missing(fresh)] == ["yang24.sparse"] * 4 + ["yang24.fig12"]
     assert missing(fresh)[-1].message == "4 at home, 4 to train"
 
@@ -109,8 +115,8 @@ def test_where_weights_have_no_room_readings_alone_come_home_and_the_figure_is_m
     assert all(facts["train_seconds"] > 0 and len(facts["readings"]) == 1 for facts in record.values())
     # a machine that has the record alone trains what figures read from them otherwise, and nothing for this one
     fresh = smoke(tmp_path / "fresh", "yang24.fig4")
+    fresh.runs.mkdir(parents=True)
     for readings, message in (({}, "4 at home"), ({"readings": ["0123456789"]}, "4 to train")):
-        fresh.home_file.parent.mkdir(parents=True, exist_ok=True)
         write_json(fresh.home_file, {run: {**facts, **readings} for run, facts in record.items()})
         assert missing(fresh)[-1].message == message
     work(home, Predictions(home, CPU), minutes=5, device=CPU, tell=lines.append)
@@ -120,7 +126,7 @@ def test_where_weights_have_no_room_readings_alone_come_home_and_the_figure_is_m
     assert read_json(home.results / name)["table"] == read_json(asked.results / name)["table"]
     # weights that come later are recorded
     monkeypatch.undo()
-    shutil.copytree(home.home_file.parent, tmp_path / "away" / "results" / "paper_runs")
+    bring_record(home, smoke(tmp_path / "away", "yang24.fig4"))
     names = parcels.pack(smoke(tmp_path / "away", "yang24.fig4"), tmp_path / "later")
     assert {*names} == record.keys()
     parcels.unpack(tmp_path / "later", home)

@@ -3,7 +3,7 @@
 RUNS/NAME-HASH/                       a training; `diverged` in it says why the queue leaves it alone
 RUNS/results/NAME.SCALE.json          a result that the queue measured; a copy goes to RESULTS
 RUNS/readings/RUNHASH-KEY.json.gz     what a figure reads from a training (`studies/readings.py`): no weights are needed
-RESULTS/paper_runs/home.json          the trainings whose weights or readings are at home; it travels with the sources
+RUNS/home.json                        the trainings whose weights or readings are at home; bring it along
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Figures:
     @property
     def home_file(self) -> Path:
         """The record of the trainings that were brought home."""
-        return self.results / "paper_runs" / "home.json"
+        return self.runs / "home.json"
 
     def home(self) -> dict[str, dict[str, Any]]:
         """Every training that was brought home, by run folder: device, seconds, and the keys of its readings.
@@ -148,7 +148,7 @@ def _absent(
     for run in runs:
         path, wanted = asked.runs / run.folder, readings.get(run.folder, [])
         stand = standing(path)
-        if stand.status != "finished" and run.hash not in kept and not _all_read(wanted):
+        if stand.status != "finished" and run.hash not in kept and not all_read(wanted):
             reason = note.read_text().strip() if (note := path / "diverged").exists() else ""
             at_home = has_weights(facts := home.get(run.folder)) or _all_known(wanted, facts)
             status = "at home" if at_home else "diverged" if reason else stand.status
@@ -160,7 +160,7 @@ def _absent(
     return [entry for entry in absent if entry.name not in starts]
 
 
-def _all_read(wanted: Sequence[Wanted]) -> bool:
+def all_read(wanted: Sequence[Wanted]) -> bool:
     """Whether there is something to read, and all readings are here."""
     return bool(wanted) and all(entry.file.exists() for entry in wanted)
 

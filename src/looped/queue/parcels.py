@@ -20,7 +20,7 @@ import torch
 
 from looped.experiment import TrainConfig
 from looped.files import check_folder, write_bytes, write_json
-from looped.queue.missing import Figures, has_weights
+from looped.queue.missing import Figures, all_read, has_weights
 from looped.studies.readings import Reading, key_of
 from looped.training.folder import Checkpoint, checkpoint_path, read_checkpoint
 from looped.training.run import Run
@@ -38,8 +38,9 @@ NAME = re.compile(r"looped-([0-9a-f]{10})-(\d\d)-of-(\d\d)")
 def pack(asked: Figures, target: Path) -> list[str]:
     """Write what was finished here and is not at home yet; returns the names.
 
-    Results come first, then readings, then what is known about finished trainings, then their weights, the smallest
-    first, then checkpoints of trainings under way. What has no room travels next time.
+    Results come first, then readings, then what is known about finished trainings, then their weights, those that are
+    not read yet first and small ones before large ones, then checkpoints of trainings under way. What has no room
+    travels next time.
     """
     check_folder(target, "the archive")
     archive, packed, room = io.BytesIO(), [], PIECE_BYTES * MAX_PIECES - 20_000
@@ -61,10 +62,12 @@ def pack(asked: Figures, target: Path) -> list[str]:
 def _parcels(asked: Figures, folder: Path) -> Iterator[Path]:
     """What may travel: files in `results` and `readings`, folders in `about` and `runs`."""
     yield from sorted((asked.runs / "results").glob(f"*.{asked.scale}.json"))
-    home, names, files = asked.home(), set(), set()
+    home, names, files, unread = asked.home(), set(), set(), set()
     for study in asked.studies:
         names |= {run.folder for run in asked.trainings(study)}
-        for run, entries in asked.readings(study).items():
+        readings = asked.readings(study)
+        unread |= {run.folder for run in asked.trainings(study) if not all_read(readings.get(run.folder, ()))}
+        for run, entries in readings.items():
             known = home.get(run, {}).get("readings", ())
             files |= {entry.file for entry in entries if entry.key not in known and entry.file.exists()}
     yield from sorted(files)
@@ -73,7 +76,8 @@ def _parcels(asked: Figures, folder: Path) -> Iterator[Path]:
         [Run.open(path) for path in paths if standing(path).status == status] for status in ("finished", "stopped")
     )
     yield from (_about(run, folder / "about") for run in finished if run.path.name not in home)
-    yield from (_copy(run, folder / "runs") for run in [*sorted(finished, key=_checkpoint_bytes), *stopped])
+    finished.sort(key=lambda run: (run.path.name not in unread, _checkpoint_bytes(run)))
+    yield from (_copy(run, folder / "runs") for run in [*finished, *stopped])
 
 
 def _checkpoint_bytes(run: Run) -> int:
@@ -117,7 +121,7 @@ def unpack(source: Path, asked: Figures) -> list[str]:
     """Put what `pack` wrote into the runs and results, and record it as being at home; returns the names."""
     record, names = asked.home(), []
     for content in _archives(source):
-        for place in (asked.runs, asked.home_file.parent):
+        for place in (asked.runs, asked.results):
             check_folder(place, "what was brought")
         with tempfile.TemporaryDirectory(dir=asked.runs, prefix=".unpack") as folder:
             with tarfile.open(fileobj=io.BytesIO(content)) as tar:

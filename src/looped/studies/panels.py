@@ -78,7 +78,7 @@ class Panels:
     most: float | None = None
     """Upper end of the x axis."""
     mark_trained: bool = False
-    """A dashed vertical line at each model's trained loops."""
+    """A dashed vertical line at each looped model's trained loops."""
     share_y: bool = True
     """Whether panels of a row share their y axis."""
     width: float = 2.6
@@ -188,7 +188,8 @@ def _panel(ax: Any, table: Table, panels: Panels, everything: Table) -> None:
             ax.fill_between(members[0].x, _finite(low), _finite(high), **band)
         if panels.mark_trained:
             loops = everything.where("trained_loops", **cell).series[0].value[0]
-            ax.axvline(loops, color=f"C{colour % 6}", linestyle=(0, (2, 2)), linewidth=0.8, alpha=0.7)
+            if loops > 1:  # a model that is not looped has one
+                ax.axvline(loops, color=f"C{colour % 6}", linestyle=(0, (2, 2)), linewidth=0.8, alpha=0.7)
     if panels.reference_quantity is not None:
         _draw_reference(ax, everything.where(panels.reference_quantity), next(iter(runs)), panels.reference_quantity)
     _finish_axes(ax, axis, panels, runs)

@@ -103,6 +103,8 @@ class TrainConfig:
     """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
     emphasis: float = field(default=0.0, metadata=LATER)
     """The i-th pair of a prompt has weight i^emphasis in the loss, the logged one too; 0: all pairs weigh the same."""
+    dropout: float = field(default=0.0, metadata=LATER)
+    """Share of what each block adds to the stream that is set to zero, in the loops that carry gradient."""
     pool: int | None = None
     """Draw prompts from this many fixed ones; None: fresh prompts at every step."""
     optimizer: OptimizerConfig = field(default_factory=Adam)
@@ -138,6 +140,8 @@ class TrainConfig:
             raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
         if not 0 <= self.emphasis <= MAX_EMPHASIS:
             raise ValueError(f"`emphasis` must be between 0 and {MAX_EMPHASIS}; got {self.emphasis}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must be at least 0 and below 1; got {self.dropout}.")
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"`average` must be between 0 and 1; got {self.average}.")
 

@@ -25,6 +25,11 @@ def relu(x: Tensor) -> Tensor:
     return F.relu(x)
 
 
+def unchanged(x: Tensor) -> Tensor:
+    """x itself."""
+    return x
+
+
 class Linear(nn.Linear):
     """y = W x + b, with W of shape (out, in) or (models, out, in)."""
 
@@ -100,6 +105,9 @@ class Block(nn.Module):
     With `norm=False` there is no LayerNorm, as the exact constructions need it.
     """
 
+    drop: Callable[[Tensor], Tensor] = staticmethod(unchanged)
+    """What becomes of the two sums' second terms; `training/dropout.py` replaces it."""
+
     def __init__(
         self,
         width: int,
@@ -119,8 +127,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply to (..., seq, width)."""
-        x = x + self.attention(self.norm_1(x))
-        return x + self.mlp(self.norm_2(x))
+        x = x + self.drop(self.attention(self.norm_1(x)))
+        return x + self.drop(self.mlp(self.norm_2(x)))
 
     def initialize(self, *, num_layers: int) -> None:
         """GPT-2's initial weights: N(0, 0.02), residual projections divided by sqrt(2 num_layers), biases zero."""

@@ -81,7 +81,9 @@ class Graphs:
         self.next = step + 1
         cut = trainer.batches.num_pairs(step)
         loops, windows = trainer.batches.loops(step)
-        ahead, last = split(loops, windows, steady=trainer.passes.low.steady)
+        # with dropout all loops read one context, whose draws the loops ahead must share
+        steady = trainer.passes.low.steady and not trainer.config.dropout
+        ahead, last = split(loops, windows, steady=steady)
         begin, loop, finish = ("begin", cut), ("loop", cut), ("finish", cut, ahead > 0, last, *windows.values())
         keys = [begin, *([loop] if ahead else []), finish]
         if not self.warm.issuperset(keys):
@@ -211,6 +213,8 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
         raise ValueError(f"{what} needs a GPU; this run is on {trainer.device}. Use --engine plain and float32.")
     if trainer.team.joined and name in ("graph", "fused"):
         raise ValueError(f"engine `{name}` is for one process; a torchrun job trains with --engine plain.")
+    if trainer.team.joined and trainer.config.dropout:
+        raise ValueError(f"a torchrun job trains without dropout; got {trainer.config.dropout}. Use one process.")
     if not on_gpu or name == "plain" or trainer.team.joined:
         return Plain(trainer), Passes(trainer.model, dtype)
     reason = fusible(trainer.model, trainer.config)
@@ -228,4 +232,6 @@ def fusible(model: LoopedModel, config: TrainConfig) -> str | None:
     reason = obstacle(model)
     if reason is None and config.grad is not None and config.grad < config.window:
         return f"its loss reads {config.window} loops and its gradient {config.grad}"
+    if reason is None and config.dropout:
+        return "it is trained with dropout"
     return "it is trained in float64" if reason is None and config.dtype == "float64" else reason

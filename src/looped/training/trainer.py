@@ -17,6 +17,7 @@ from looped.prompt import AnyPrompt, Prompt
 from looped.training.batches import Batches, Now
 from looped.training.distributed import ALONE, Team
 from looped.training.distributed import join as join_ranks
+from looped.training.dropout import add_dropout
 from looped.training.engine import Plain, check_engine, choose
 from looped.training.folder import Checkpoint, traceless
 from looped.training.kept import locate, refuse_training
@@ -150,6 +151,8 @@ class Trainer(TrainingLoop):
         self.model = stack(models) if self.stacked else models[0]
         self.batches = Batches(self.experiment, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal)
         self.engine, self.passes = choose(self, engine)
+        if self.config.dropout:
+            add_dropout(self.passes.low, self.config.dropout, self.batches.generators)
         captured = not isinstance(self.engine, Plain)
         self.optimizers = Optimizers(self.model, self.config.optimizer, captured=captured, dtype=self.passes.dtype)
         self.average = None if self.config.average is None else {k: v.clone() for k, v in self.weights().items()}

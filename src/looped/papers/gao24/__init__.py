@@ -140,7 +140,7 @@ def translation(scale: Scale = "cpu") -> Experiment:
         return base
     rates = Adam(learning_rate=1e-3, clip=1.0, schedule=Trapezoid(warmup=0.05, decay=0.5))
     base = training(base, steps=3000, optimizer=rates, log_every=100, checkpoint_every=1000)
-    return training(base, steps=2000, dtype="bfloat16") if scale == "paper" else base
+    return training(base, steps=2000, dropout=0.1, dtype="bfloat16") if scale == "paper" else base
 
 
 def translation_published(scale: Scale = "cpu") -> Experiment:

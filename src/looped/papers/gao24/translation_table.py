@@ -3,7 +3,7 @@
 Multi30k stands in for IWSLT 2015, so numbers are not comparable with the paper's; their order is. Long trainings
 overfit it, and some models more than others. So the validation pairs are split at random: on one half every model's
 checkpoint is chosen, on the other half the chosen ones are judged. Checkpoints do not travel: train and measure on one
-machine. There is no dropout: the models have none.
+machine. At `paper` scale all three have dropout .1.
 """
 
 from dataclasses import dataclass, replace

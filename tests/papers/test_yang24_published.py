@@ -1,11 +1,13 @@
 """The paper's own training as a figure: both checkpoints, and claims that hold and fail."""
 
+from dataclasses import replace
+
 import pytest
 
 from looped.experiment import Adam, training
 from looped.keeping import keep
 from looped.papers.yang24 import linear_published
-from looped.papers.yang24.published import BEST, END, PUBLISHED
+from looped.papers.yang24.published import AGAIN, BEST, CLIPPED, END, EXACT, PUBLISHED, PUBLISHED_END
 from looped.reproduce import reproduce
 from looped.studies import Cell, Table
 from looped.training import kept
@@ -77,3 +79,19 @@ def test_a_training_that_loses_what_it_learned_fails_and_one_that_never_learned_
         table.add(Cell(weights=name), "by_loops", [0.01, 0.01], x=[20, 500], seed=0)
         table.add(Cell(weights=name), "trained_loops", 20, seed=0)
     assert {claim.verdict for claim in PUBLISHED.judge(table, "paper")} == verdicts
+
+
+def test_the_last_steps_start_from_the_kept_weights_and_differ_in_one_thing():
+    cells = {cell["kind"]: experiment for cell, experiment in PUBLISHED_END.cells("paper").items()}
+    again = cells[AGAIN].train
+    assert (again.start, again.steps, again.dtype) == ("yang24.linear_published", 30_000, "bfloat16")
+    assert again.optimizer == linear_published("paper").train.optimizer
+    assert (again.depth, again.dims, again.active_points) == (None, None, None)
+    assert cells[EXACT].train == replace(again, dtype="float32")
+    assert cells[CLIPPED].train == replace(again, optimizer=replace(again.optimizer, clip=1.0))
+    # by the step of the kept weights every schedule of the whole training has ended
+    whole = linear_published("paper")
+    kept_step = whole.train.steps - again.steps
+    assert whole.loops_at(kept_step) == whole.model.loops
+    assert whole.train.dims(kept_step, whole.train.steps) == whole.task.d
+    assert whole.train.active_points(kept_step, whole.train.steps) == whole.train.points

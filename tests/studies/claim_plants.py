@@ -187,6 +187,8 @@ YANG24 = {
     "yang24.published.end": plant("is larger", "by_examples", weights="end of training"),
     "yang24.published.best": plant("is larger", "by_examples", weights="lowest logged loss"),
     "yang24.published.fixed_point": plant("rises", "by_loops", weights="lowest logged loss"),
+    "yang24.published_end.float32": plant("is larger", "by_examples", kind="float32"),
+    "yang24.published_end.clipped": plant("is larger", "by_examples", kind="clipped, bfloat16"),
     "yang24.fig6.skewed_better": plant("is larger", "by_examples", model=LOOPED, shift="skewed covariance"),
     "yang24.fig6.noisy_peak": plant("is larger", "by_examples", model=LOOPED, shift="noisy output"),
     "yang24.fig6.scaled_worse": plant("is smaller", "by_examples", model=LOOPED, shift="x scaled by 3"),
@@ -231,5 +233,7 @@ def published_errors(examples: float) -> float:
 HOLDING = {
     "yang24.published.end": {"by_examples": published_errors},
     "yang24.published.best": {"by_examples": published_errors},
+    "yang24.published_end.float32": {"by_examples": published_errors},
+    "yang24.published_end.clipped": {"by_examples": published_errors},
 }
 """Claim -> quantity -> its numbers by place, where they must be just so for the claim to hold."""

@@ -27,6 +27,9 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+torch.set_num_threads(1)  # for fixtures of a module, which are set up before those of a test
+
+
 @pytest.fixture(autouse=True)
 def _one_thread():
     """Small tensors run fastest on one thread, and two test processes share two cores."""

@@ -65,7 +65,7 @@ def tidied(*folders: Path) -> Iterator[None]:
                 path.rmdir()
 
 
-def check_folder(path: Path, what: str) -> None:
+def check_folder(path: Path, what: str, option: str = "--out") -> None:
     """Create a folder and write to it, so that one that cannot be written is refused before the work, not after."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def check_folder(path: Path, what: str) -> None:
             pass
     except OSError as error:
         raise ValueError(
-            f"{what} cannot be saved in {path} ({error.strerror}). Name another folder with --out."
+            f"{what} cannot be saved in {path} ({error.strerror}). Name another folder with {option}."
         ) from None
 
 

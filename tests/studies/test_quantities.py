@@ -248,3 +248,17 @@ def test_a_share_counts_values_and_has_the_seeds_behind_them(table):
     table.add(Cell(b=60, T=5), "kappa", 0.9, low=[0.7], high=[1.1], seed=0)
     value = share(curve("kappa") > 0.5, over="b").value(table)
     assert (value.by_seed, value.low, value.high, value.basis) == ((0.5,), 0.5, 0.5, "one seed")
+
+
+def test_a_baseline_stands_in_for_no_model_that_was_not_trained():
+    """Layers 1 and 2 at 8 heads, layer 1 alone at 4: at 4 heads there is no step, whatever the baseline has."""
+    table = Table()
+    for layers, heads, error in ((1, 8, 0.4), (2, 8, 0.3), (1, 4, 0.5)):
+        table.add(Cell(L=layers, h=heads), "by_examples", [error], x=[1], seed=0)
+    table.add(Cell(model="least squares"), "by_examples", [0.6], x=[1])
+    steps = along(area(), over="L").successive().largest()
+    assert worst(steps, over="h", among=(2, 4, 8)).value(table).mean == pytest.approx(0.75)
+    with pytest.raises(NotMeasured):
+        steps.value(table, {"h": 4})
+    # asked for by its model it goes with every label
+    assert (area() / area(model="least squares")).value(table, {"L": 1, "h": 4}).mean == pytest.approx(0.5 / 0.6)

@@ -14,7 +14,7 @@ from looped.experiment import Experiment
 from looped.files import check_folder
 from looped.queue import parcels
 from looped.queue.missing import Entry, Figures, figures, missing
-from looped.queue.predictions import Predictions, gain
+from looped.queue.predictions import Predictions
 from looped.queue.work import work
 from looped.reproduce import select, studies
 from looped.studies.study import SCALES
@@ -39,9 +39,9 @@ def queue(
 
     A training that several figures ask for is listed once. What is finished is never run again, and a training that
     the minutes stop is saved and goes on next time. One that diverges is left alone until the file `diverged` in its
-    run folder is removed. What figures read from a finished training is read at once and kept in RUNS/readings, so that
-    weights, which may be too large to travel, are not needed any more. On a borrowed GPU machine: `looped queue
-    --minutes 9 --beside 4 --pack DIR`; then, at home, `looped queue --unpack DIR`.
+    run folder is removed. What figures read from finished trainings is kept in RUNS/readings, so that weights, which
+    may be too large to travel, are not needed any more. On a borrowed GPU machine: `looped queue --minutes 9 --beside 4
+    --pack DIR`; then, at home, `looped queue --unpack DIR`.
 
     Example: `looped queue gao24.fig2 --scale smoke --minutes 1`
     """
@@ -49,8 +49,10 @@ def queue(
         raise ValueError(f"`--scale` must be smoke, cpu or paper; got `{scale}`.")
     if minutes is not None and not 0 < minutes <= 10_000:
         raise ValueError(f"`--minutes` must be above 0, and at most 10,000; got {minutes}.")
-    if beside is not None and (beside < 1 or minutes is None):
-        raise ValueError(f"`--beside` must be at least 1, and comes with `--minutes`; got {beside}.")
+    if beside is not None and beside < 1:
+        raise ValueError(f"`--beside` must be at least 1; got {beside}.")
+    if beside is not None and minutes is None:
+        raise ValueError("`--beside` says how many train at once, and without `--minutes` nothing is trained.")
     asked = figures(select(names) if names else [*studies().values()], scale, runs=Path(runs), results=Path(out))
     place = pick_device(device)
     notes = []
@@ -58,29 +60,37 @@ def queue(
         count = len(parcels.unpack(Path(unpack), asked))
         notes.append(f"{count} trainings, readings and results are put into {runs} and {out}.")
     # a machine without a GPU lists what a GPU will take, unless it is asked for itself
-    predictions = Predictions(asked, torch.device("cuda") if device == "auto" and scale == "paper" else place)
-    if minutes is not None:
-        for folder in (runs, *([pack] if pack is not None else [])):
-            check_folder(Path(folder), "what is trained")
+    lists_for_gpu = device == "auto" and scale == "paper" and minutes is None
+    predictions = Predictions(asked, torch.device("cuda") if lists_for_gpu else place)
 
-        def tell(line: str) -> None:
-            if not quiet and not json:
-                say(line)
+    def tell(line: str) -> None:
+        if not quiet and not json:
+            say(line)
 
-        tell(_sum(_data(asked, predictions), beside or 1))
-        work(asked, predictions, minutes=minutes, beside=beside or 1, device=place, tell=tell)
-    if pack is not None:
-        notes.append(f"{len(parcels.pack(asked, Path(pack)))} trainings, readings and results are packed in {pack}.")
-    data = _data(asked, predictions)
+    folders = {"--runs": runs, "--out": out, "--pack": pack} if minutes is not None else {"--pack": pack}
+    for option, folder in folders.items():
+        if folder is not None:
+            check_folder(Path(folder), "what is trained", option)
+    try:
+        if minutes is not None:
+            tell(_sum(_data(asked, predictions, beside or 1)))
+            work(asked, predictions, minutes=minutes, beside=beside or 1, device=place, tell=tell)
+    finally:  # what is finished travels, whatever ended the work
+        if pack is not None:
+            count = len(parcels.pack(asked, Path(pack)))
+            notes.append(f"{count} trainings, readings and results are packed in {pack}.")
+    data = _data(asked, predictions, beside or 1)
     shown = [_table(data["entries"])] if data["entries"] and minutes is None else []
-    show(data, _sum(data, beside or 1), *shown, notes=notes, json=json, quiet=quiet)
+    show(data, _sum(data), *shown, notes=notes, json=json, quiet=quiet)
 
 
-def _data(asked: Figures, predictions: Predictions) -> dict[str, Any]:
-    """The queue as JSON data: the sum of the seconds that are known, and every entry."""
-    rows = [_row(entry, predictions) for entry in missing(asked)]
-    known = [row["seconds"] for row in rows if row["seconds"] is not None]
-    return {"device": predictions.device, "seconds": sum(known), "predicted": len(known), "entries": rows}
+def _data(asked: Figures, predictions: Predictions, beside: int) -> dict[str, Any]:
+    """The queue as JSON data: the sums of the seconds that are known, one by one and so many at once; every entry."""
+    entries = missing(asked)
+    known = [entry for entry in entries if predictions.of(entry) is not None]
+    alone, at_once = (sum(predictions.of(entry, count) or 0.0 for entry in known) for count in (1, beside))
+    sums = {"seconds": alone, "beside": beside, "seconds_at_once": at_once, "predicted": len(known)}
+    return {"device": predictions.device, **sums, "entries": [_row(entry, predictions) for entry in entries]}
 
 
 def _row(entry: Entry, predictions: Predictions) -> dict[str, Any]:
@@ -98,7 +108,7 @@ def _row(entry: Entry, predictions: Predictions) -> dict[str, Any]:
     }
 
 
-def _sum(data: dict[str, Any], beside: int) -> str:
+def _sum(data: dict[str, Any]) -> str:
     """The whole queue in one line."""
     rows = data["entries"]
     num_trainings = sum(row["steps"] is not None for row in rows)
@@ -106,9 +116,8 @@ def _sum(data: dict[str, Any], beside: int) -> str:
     known = (
         f"{_time(data['seconds'])} for {data['predicted']} of them" if data["predicted"] else "their time is not known"
     )
-    at_once = (
-        f", {_time(data['seconds'] / gain(beside))} with {beside} at once" if beside > 1 and data["predicted"] else ""
-    )
+    shared = data["beside"] > 1 and data["predicted"]
+    at_once = f", {_time(data['seconds_at_once'])} with {data['beside']} at once" if shared else ""
     return f"{counts}: {known} on {data['device']}{at_once}." if rows else "Nothing is left."
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from looped.studies.measures import Curves
 from looped.studies.readings import Wanted
 from looped.studies.study import Study
 from looped.training.grid import kept_by_hash
-from looped.training.kept import own_results
+from looped.training.kept import is_kept, locate, own_results
 from looped.training.trials import standing
 
 ORDER = (
@@ -104,7 +104,7 @@ class Entry:
     name: str
     """The run folder, or the figure."""
     figures: tuple[str, ...]
-    """The figures that lack it."""
+    """The figures that ask for it and are not measured."""
     what: Experiment | Study
     """What is to be trained or measured."""
     status: str
@@ -152,12 +152,25 @@ def _absent(
             reason = note.read_text().strip() if (note := path / "diverged").exists() else ""
             at_home = has_weights(facts := home.get(run.folder)) or _all_known(wanted, facts)
             status = "at home" if at_home else "diverged" if reason else stand.status
-            about = {"status": status, "step": stand.step, "message": reason}
+            waits = "" if can_start(run, asked.runs) else f"waits for {run.train.start}"
+            about = {"status": status, "step": stand.step, "message": reason or waits}
             absent.append(Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about))
-    # weights to start from are not missed where all that start from them are done
+    # weights to start from are needed here, and not missed where all that start from them are done
     needed = {entry.what.train.start for entry in absent if entry.status != "at home"}
     starts = {run.train.start for run in runs} - needed - readings.keys()
-    return [entry for entry in absent if entry.name not in starts]
+    return [
+        replace(entry, status="waiting") if entry.status == "at home" and entry.name in needed else entry
+        for entry in absent
+        if entry.name not in starts
+    ]
+
+
+def can_start(experiment: Experiment, runs: Path) -> bool:
+    """Whether the weights that a training starts from are here, and finished."""
+    if experiment.train.start is None:
+        return True
+    path = locate(experiment.train.start, beside=runs)
+    return is_kept(path) or standing(path).status == "finished"
 
 
 def all_read(wanted: Sequence[Wanted]) -> bool:

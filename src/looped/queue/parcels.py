@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from looped.experiment import TrainConfig
-from looped.files import check_folder, write_bytes, write_json
+from looped.files import check_folder, log, read_json, write_bytes, write_json
 from looped.queue.missing import Figures, all_read, has_weights
-from looped.studies.readings import Reading, key_of
+from looped.studies.readings import DAMAGE, Reading, key_of
 from looped.training.folder import Checkpoint, checkpoint_path, read_checkpoint
 from looped.training.run import Run
 from looped.training.trials import standing
@@ -46,7 +46,7 @@ def pack(asked: Figures, target: Path) -> list[str]:
     archive, packed, room = io.BytesIO(), [], PIECE_BYTES * MAX_PIECES - 20_000
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=archive, mode="w") as tar:
         for path in _parcels(asked, Path(folder)):
-            size = sum(file.is_file() * file.stat().st_size + 1024 for file in [path, *path.rglob("*")])
+            size = sum(file.is_file() * file.stat().st_size + 2048 for file in [path, *path.rglob("*")])
             if size <= room:
                 room -= size
                 tar.add(path, f"{path.parent.name}/{path.name}")
@@ -75,7 +75,8 @@ def _parcels(asked: Figures, folder: Path) -> Iterator[Path]:
     finished, stopped = (
         [Run.open(path) for path in paths if standing(path).status == status] for status in ("finished", "stopped")
     )
-    yield from (_about(run, folder / "about") for run in finished if run.path.name not in home)
+    diverged = [Run.open(path) for path in paths if (path / "diverged").exists() and (path / "config.json").exists()]
+    yield from (_about(run, folder / "about") for run in [*finished, *diverged] if run.path.name not in home)
     finished.sort(key=lambda run: (run.path.name not in unread, _checkpoint_bytes(run)))
     yield from (_copy(run, folder / "runs") for run in [*finished, *stopped])
 
@@ -88,7 +89,7 @@ def _about(run: Run, folder: Path) -> Path:
     """A run folder with config, metrics and provenance alone."""
     copy = folder / run.path.name
     copy.mkdir(parents=True)
-    for name in ("config.json", "metrics.jsonl", "provenance.json"):
+    for name in ("config.json", "metrics.jsonl", "provenance.json", "diverged"):
         if (run.path / name).exists():
             shutil.copy(run.path / name, copy)
     return copy
@@ -126,10 +127,12 @@ def unpack(source: Path, asked: Figures) -> list[str]:
         with tempfile.TemporaryDirectory(dir=asked.runs, prefix=".unpack") as folder:
             with tarfile.open(fileobj=io.BytesIO(content)) as tar:
                 tar.extractall(folder, filter="data")
-            for path in sorted(Path(folder).glob("*/*")):  # about, readings, results, runs
-                names.append(path.name)
-                _put[path.parent.name](path, asked, record)
-        write_json(asked.home_file, record)
+            try:
+                for path in sorted(Path(folder).glob("*/*")):  # about, readings, results, runs
+                    names.append(path.name)
+                    _put[path.parent.name](path, asked, record)
+            finally:
+                write_json(asked.home_file, record)
     return list(dict.fromkeys(names))
 
 
@@ -146,12 +149,20 @@ def _archives(source: Path) -> Iterator[bytes]:
 
 
 def _put_result(path: Path, asked: Figures, record: Record) -> None:
-    write_bytes(asked.results / path.name, path.read_bytes())
+    """A result, unless the one there was measured with the same settings, or with today's."""
+    there, todays = asked.results / path.name, {study.settings_hash(asked.scale) for study in asked.studies}
+    known = {*todays, read_json(path).get("settings_hash")}
+    if not there.exists() or read_json(there).get("settings_hash") not in known:
+        write_bytes(there, path.read_bytes())
 
 
 def _put_reading(path: Path, asked: Figures, record: Record) -> None:
     """A reading, and in the record its key; its run's weights may have stayed where it was trained."""
-    reading = Reading.from_bytes(path.read_bytes())
+    try:
+        reading = Reading.from_bytes(path.read_bytes())
+    except DAMAGE as error:
+        log.warning(f"looped: the reading {path.name} cannot be used ({' '.join(str(error).split())}): left out.")
+        return
     has_run = standing(asked.runs / reading.run).status == "finished"
     facts = record.setdefault(reading.run, {**_facts(reading.training), **({} if has_run else {"weights": False})})
     facts["readings"] = sorted({*facts.get("readings", ()), key_of(path)})

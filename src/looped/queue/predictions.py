@@ -13,12 +13,14 @@ import torch
 
 from looped.experiment import Experiment
 from looped.files import read_json
+from looped.models.decoder import DecoderConfig
 from looped.queue.missing import Entry, Figures
 from looped.training.run import Run
 from looped.training.trials import last_metrics
 
-BEST_GAIN = 1.7
-"""How much more gets done in a second by three or four trainings at once (`benchmarks/side_by_side.py`)."""
+BEST_GAIN, FUSED_GAIN = 1.7, 1.1
+"""How much more gets done in a second by three or four trainings at once (`benchmarks/side_by_side.py`), and by those
+that our kernels train, which fill a GPU better alone (docs/log.md)."""
 NEAREST = 3
 """A prediction is the median of those from trainings of the same size, or else from this many of the nearest sizes."""
 LARGER, SMALLER = 0.87, 0.5
@@ -45,8 +47,10 @@ class Predictions:
         self.device = torch.cuda.get_device_name(device) if here else usual
         self.speeds = [speed for speed in speeds if speed.device == self.device]
 
-    def of(self, entry: Entry) -> float | None:
-        """The seconds left of a training; None for a measurement, and where nothing was trained."""
+    def of(self, entry: Entry, beside: int = 1) -> float | None:
+        """The seconds of the device left of a training, where `beside` share it; None for a measurement, and where
+        nothing was trained.
+        """
         if not isinstance(entry.what, Experiment):
             return None
         alike = [speed for speed in self.speeds if _kind(speed.experiment) == _kind(entry.what)]
@@ -56,12 +60,15 @@ class Predictions:
             for depth, size in [_ratios(entry.what, experiment)]
         )
         like_it = [seconds for distance, seconds in steps if distance < 1e-9] or [pair[1] for pair in steps[:NEAREST]]
-        return statistics.median(like_it) * (entry.what.train.steps - entry.step) if like_it else None
+        left = (entry.what.train.steps - entry.step) / gain(beside, entry.what)
+        return statistics.median(like_it) * left if like_it else None
 
 
-def gain(beside: int) -> float:
-    """How much more gets done in a second with this many trainings at once than with one."""
-    return min(BEST_GAIN, 1 + 0.35 * (beside - 1))
+def gain(beside: int, experiment: Experiment) -> float:
+    """How much more gets done in a second with this many trainings like it at once than with one."""
+    one_block = isinstance(experiment.model, DecoderConfig) and experiment.model.layers == 1
+    most = FUSED_GAIN if one_block and experiment.model.injects else BEST_GAIN
+    return min(most, 1 + 0.35 * (beside - 1))
 
 
 def known_speeds(asked: Figures) -> Iterator[Speed]:
@@ -88,7 +95,7 @@ def _speed(experiment: Experiment, facts: Mapping[str, Any], steps: float | None
     """A speed, where the facts have what it needs; trainings that shared a device get their part of its seconds."""
     seconds, device, beside = facts.get("train_seconds"), facts.get("device"), facts.get("side_by_side", 1)
     if seconds and device and steps:
-        alone = seconds * gain(beside) / beside / facts.get("models_in_one_batch", 1)
+        alone = seconds * gain(beside, experiment) / beside / facts.get("models_in_one_batch", 1)
         yield Speed(experiment, alone / steps, device)
 
 

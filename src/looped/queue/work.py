@@ -15,16 +15,16 @@ from pathlib import Path
 import torch
 
 from looped.experiment import Experiment
-from looped.files import log, write_json
-from looped.queue.missing import Entry, Figures, missing
-from looped.queue.predictions import Predictions, gain
+from looped.files import log, read_json, write_bytes, write_json
+from looped.queue.missing import Entry, Figures, can_start, missing
+from looped.queue.predictions import Predictions
 from looped.queue.reader import Reader
 from looped.reproduce import reproduce
 from looped.studies.study import Study
 from looped.training.executors import Executor
 from looped.training.folder import Folder
-from looped.training.kept import locate, own_results
-from looped.training.stopping import Interrupted
+from looped.training.kept import own_results
+from looped.training.stopping import Interrupted, NotSaved
 from looped.training.sweep import sweep
 from looped.training.trainer import Diverged
 from looped.training.trials import Standing, Trial, trial
@@ -62,9 +62,11 @@ def time_limit(minutes: float, reserve: Callable[[], float] = lambda: 0.0) -> It
     watcher.start()
     try:
         yield
-    except Interrupted:
+    except Interrupted as error:
         if not over.is_set():
             raise
+        if isinstance(error, NotSaved):
+            log.warning(f"looped: {error}")
     finally:
         done.set()
         watcher.join()
@@ -85,6 +87,8 @@ def work(
     sharing = _shared_gpu if beside > 1 and device.type == "cuda" else contextlib.nullcontext
     tried: set[str] = set()
     deadline = time.monotonic() + 60 * minutes
+    for study in asked.studies:  # an earlier call may have ended between a measurement and its copy
+        _copy_result(study, asked)
 
     def measure(studies: Sequence[Study]) -> None:
         ready = {entry.name for entry in missing(asked) if entry.status == "ready"} - tried
@@ -108,7 +112,7 @@ def work(
     with sharing(), time_limit(left() / 60, reserve):
         while entries := [entry for entry in missing(asked) if _can_begin(entry, asked, tried)]:
             tried |= {entry.name for entry in entries}
-            chosen = fitting_first(entries, predictions, left() * gain(beside))
+            chosen = fitting_first(entries, predictions, left() - reserve(), beside)
             experiments = [entry.what for entry in chosen if isinstance(entry.what, Experiment)]
             _train([trial(experiment, asked.runs) for experiment in experiments], executor, tell, reader.add)
     with time_limit(left() / 60):
@@ -116,11 +120,15 @@ def work(
         measure([*trained, *families])
 
 
-def fitting_first(entries: Sequence[Entry], predictions: Predictions, seconds: float) -> list[Entry]:
-    """The trainings that fit into the seconds, in their order; then the others, of which a part will be done."""
-    fit, others = [], []
+def fitting_first(entries: Sequence[Entry], predictions: Predictions, seconds: float, beside: int = 1) -> list[Entry]:
+    """The trainings that fit into the seconds, in their order; then the others, of which a part will be done.
+
+    Of several at once each takes its part of the device, so much longer.
+    """
+    fit, others, whole = [], [], seconds
     for entry in entries:
-        if (needed := predictions.of(entry)) is not None and needed <= seconds:
+        needed = predictions.of(entry, beside)
+        if needed is not None and needed <= seconds and needed * beside <= whole:
             seconds -= needed
             fit.append(entry)
         else:
@@ -132,8 +140,7 @@ def _can_begin(entry: Entry, asked: Figures, tried: Collection[str]) -> bool:
     """Whether it is a training, not tried yet, that has not diverged, and the weights that it starts from are there."""
     if not isinstance(entry.what, Experiment) or entry.status == "diverged" or entry.name in tried:
         return False
-    start = entry.what.train.start
-    return start is None or (locate(start, beside=asked.runs) / "checkpoints").is_dir()
+    return can_start(entry.what, asked.runs)
 
 
 def _train(trials: Sequence[Trial], executor: Executor, tell: Tell, finished: Callable[[Path], None]) -> None:
@@ -141,13 +148,14 @@ def _train(trials: Sequence[Trial], executor: Executor, tell: Tell, finished: Ca
     before = [""] * len(trials)
 
     def note(index: int, stand: Standing) -> None:
+        running = before.count("running")
         path, old, before[index] = trials[index].path, before[index], stand.status
         if old in ("", stand.status):
             return
         about = stand.message
         if stand.status == "finished":
             origin = Folder(path, "").provenance()
-            write_json(path / "provenance.json", {**origin, "side_by_side": executor.workers})
+            write_json(path / "provenance.json", {**origin, "side_by_side": max(running, 1)})
             finished(path)
             about = f"{origin['train_seconds']:.0f} s, error {stand.metrics.get('error', float('nan')):.3g}"
         elif stand.status == "diverged":
@@ -163,23 +171,33 @@ def _measure(study: Study, asked: Figures, device: torch.device, tell: Tell) -> 
     options = {"out": asked.runs / "results", "runs": asked.runs, "device": device, "shipped": own_results()}
     try:
         result = reproduce(study, asked.scale, **options)
-    except (ValueError, OSError, Diverged) as error:
+    except (ValueError, OSError, RuntimeError, Diverged) as error:  # torch's, where memory is short
         tell(f"{study.name} could not be measured: {error}")
     else:
-        asked.results.mkdir(parents=True, exist_ok=True)
-        shutil.copy(result.path, asked.results)
+        _copy_result(study, asked)
         tell(f"{study.name} measured: {result.provenance['seconds']:.0f} s")
+
+
+def _copy_result(study: Study, asked: Figures) -> None:
+    """Put a result of today's settings that was measured here among the results, unless they have it."""
+    name, key = f"{study.name}.{asked.scale}.json", study.settings_hash(asked.scale)
+    here, there = asked.runs / "results" / name, asked.results / name
+    measured = {path for path in (here, there) if path.exists() and read_json(path).get("settings_hash") == key}
+    if measured == {here}:
+        asked.results.mkdir(parents=True, exist_ok=True)
+        write_bytes(there, here.read_bytes())
 
 
 @contextlib.contextmanager
 def _shared_gpu() -> Iterator[None]:
-    """CUDA's MPS, without which processes take turns on the card; off again afterwards."""
+    """CUDA's MPS, without which processes take turns on the card; off again afterwards, if it was off before."""
     if (control := shutil.which("nvidia-cuda-mps-control")) is None:
         log.warning("looped: nvidia-cuda-mps-control is not here, so trainings take turns on the GPU.")
         yield
         return
-    subprocess.run([control, "-d"], check=False, capture_output=True)  # fails where it is on already
+    began = subprocess.run([control, "-d"], check=False, capture_output=True)  # fails where it is on already
     try:
         yield
     finally:
-        subprocess.run([control], input=b"quit\n", check=False, capture_output=True)
+        if began.returncode == 0:
+            subprocess.run([control], input=b"quit\n", check=False, capture_output=True)

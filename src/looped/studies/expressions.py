@@ -199,12 +199,13 @@ class Curve(Quantity):
 
     def cell(self, table: Table, bound: Labels = ANY) -> Cell:
         """The one cell that has these labels, and the bound ones as far as it has them."""
-        cells = self.matches(table)
+        cells, model_asked = self.matches(table), "model" in {**self.labels, **bound}
         for name, wanted in bound.items():
             if name not in self.labels:
-                # a baseline that lacks the label goes with all its values, unless a cell has just this one
+                # a baseline that lacks the label goes with all its values, unless a cell has just this one; its model
+                # must be asked for, or it would stand in for one that was not trained
                 exact = [cell for cell in cells if cell.get(name) == wanted]
-                cells = exact or [cell for cell in cells if name not in cell]
+                cells = exact or [cell for cell in cells if name not in cell and ("model" not in cell or model_asked)]
         if not cells:
             raise NotMeasured(f"no cell has `{self}`")
         if len(cells) > 1:

@@ -76,6 +76,11 @@ class Curves:
             for seed in self.seeds
         ]
 
+    @property
+    def evaluations(self) -> int:
+        """How often a model is evaluated for a reading: what a reading costs."""
+        return 1
+
     def far(self, experiment: Experiment) -> int:
         """The most loops that a model of this experiment is read after."""
         b = experiment.model.loops

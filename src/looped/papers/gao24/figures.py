@@ -295,8 +295,8 @@ FIG4 = replace(
     measure=GRID.__getitem__,
     panels=Panels(y="by_examples", axis=BY_EXAMPLES, colour="L", dash="h", width=5.2, height=3.4),
     claims=(
-        more("layers", worst(along(area(), over="L").successive().largest(), over="h", among=(2, 4, 8)) <= 1),
-        more("heads", along(area(L=1), over="h").successive().largest() <= 1),
+        more("layers", worst(along(area(), over="L").successive().largest(), over="h", among=(2, 4, 8)) < 1),
+        more("heads", along(area(L=1), over="h").successive().largest() < 1),
         claim(
             "largest_is_not_best",
             "4 layers and 16 heads do worse than a smaller model (Section 5.3).",

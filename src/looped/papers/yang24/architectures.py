@@ -89,6 +89,11 @@ class Probes(Curves):
     batch: int = 64
     """Prompts in each of them; the paper does not state it."""
 
+    @property
+    def evaluations(self) -> int:
+        """A guess: a step of the probes' training reads 64 prompts up to the trained loops, for every length."""
+        return 1 + len(self.lengths) * self.steps // 1000
+
     def add_model(self, table: Table, cell: Cell, seed: int, experiment: Experiment, model: LoopedModel) -> None:
         """Train the probes of one model."""
         probes = probe(

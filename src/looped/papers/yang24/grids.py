@@ -1,7 +1,7 @@
 """Figures 4, 9, 12, 13 and 17: function classes, b loops in training and a loss over T of them, and far beyond b.
 
-The grids compare cells: at `paper` scale every cell of a function class has the same short training (`STEPS`), at most
-40 seconds on one H200. On two cores at `cpu` scale a figure takes three to five minutes; Figures 4 and 9 reuse the
+The grids compare cells: at `paper` scale every cell of a function class has the same short training (`STEPS`), about 10
+to 50 seconds on one H200. On two cores at `cpu` scale a figure takes three to five minutes; Figures 4 and 9 reuse the
 trainings of 12 and 13.
 """
 
@@ -149,7 +149,8 @@ FIG4 = Study(
         claim(
             "saturates",
             "The fixed point saturates before the trained loops (Section 4.2, Figure 4).",
-            loops_to(1.1 * at_trained_loops(b=max, T=max), b=max, T=max) / trained_to < 1,
+            loops_to(1.1 * at_trained_loops(b=max, T=max), b=max, T=max) / trained_to <= 0.9,
+            remark="loops to within a tenth of the trained error, over the trained loops",
         ),
         claim(
             "12_loops_fall_short",
@@ -225,7 +226,8 @@ LARGE_WINDOW = Study(
     cells=large_windows,
     measure=lambda scale: GRID_EVALUATION[scale],
     panels=Panels(y="by_loops", mark_trained=True, most=200, width=4.0),
-    learned=BEFORE_DRIFT,
+    # what nothing steadies may fail to learn: that is what the claim is about
+    learned=replace(BEFORE_DRIFT, controls={"kind": BARE}),
     scales=("smoke", "paper"),
     claims=(
         claim(
@@ -259,7 +261,7 @@ FIG17 = Study(
         claim(
             "tree_gains",
             "On decision trees the schedule gives slightly better results (Appendix E, Figure 17).",
-            area(task=TREE, kind=SCHEDULED) / area(task=TREE, kind=AT_ONCE) <= 1,
+            area(task=TREE, kind=SCHEDULED) / area(task=TREE, kind=AT_ONCE) < 1,
         ),
     ),
 )

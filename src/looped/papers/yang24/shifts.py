@@ -57,6 +57,8 @@ SHOWN_FIRST: Shifts = tuple(pair for pair in DISTRIBUTIONS + SCALED if pair[0] i
 FEW = {"smoke": ([2], [4]), "cpu": ([8], [8, 16]), "paper": ([12], [20, 30, 50, 100])}
 MANY = {"smoke": ([1, 2], [4]), "cpu": ([1, 4, 8], [8, 16, 24]), "paper": ([1, 4, 12, 20], [20, 30, 50, 100])}
 """Depths and b of Figure 6, and of Figures 15 and 16."""
+MATCHES_DEEPEST = 1.25
+"""Mean error over that of the deepest unlooped model that still counts as a match."""
 ALIKE = 2.0
 """Ratio of mean errors, either way, that counts as similar."""
 
@@ -89,6 +91,11 @@ class ShiftedCurves(Curves):
 
     shifts: Shifts
     """Name and shift."""
+
+    @property
+    def evaluations(self) -> int:
+        """Without a shift, and under each; some shifts have queries of their own, which cost twice."""
+        return 1 + 2 * len(self.shifts)
 
     def add_model(self, table: Table, cell: Cell, seed: int, experiment: Experiment, model: LoopedModel) -> None:
         """One model's curve under every shift."""
@@ -129,7 +136,8 @@ def depth_helps(shift: str, name: str) -> tuple[Claim, Claim]:
         claim(
             f"{name}.looped_matches",
             f"The looped transformer matches or outperforms even L = 20 (Appendix D, Figure 15); {shift}.",
-            best(looped_over_unlooped(shift), over="b") <= 1.25,
+            best(looped_over_unlooped(shift), over="b") <= MATCHES_DEEPEST,
+            remark="at the best b, since the figure has four and names none",
         ),
     )
 
@@ -163,7 +171,7 @@ FIG6 = Study(
         claim(
             "skewed_better",
             "The looped transformer handles skewed covariance better (Section 5.2, Figure 6a).",
-            mean(looped_over_unlooped(SKEWED), over="b") <= 1,
+            mean(looped_over_unlooped(SKEWED), over="b") < 1,
         ),
         claim(
             "noisy_peak",

@@ -20,7 +20,19 @@ from looped.models.gpu import norms
 from looped.models.gpu.activation import gelu, gelu_backward, parts_of
 from looped.models.gpu.causal_attention import attention, attention_backward
 from looped.models.gpu.norms import SLOTS, Vectors
-from looped.models.gpu.products import add, affine, by_model, flat, gelu_affine, over_tokens, sequences, stacked, times
+from looped.models.gpu.products import (
+    Matrices,
+    add,
+    affine,
+    by_model,
+    flat,
+    gelu_affine,
+    matrices_of,
+    over_tokens,
+    sequences,
+    stacked,
+    times,
+)
 
 BLOCK = "blocks.0."
 NAMES = (
@@ -29,17 +41,6 @@ NAMES = (
     "norm.weight", "norm.bias", "read_out.weight", "read_out.bias",
 )  # fmt: skip
 """The weights that the loops read, in the order of `Loops`'s gradients."""
-
-
-class Matrices(NamedTuple):
-    """The weight matrices, (models, out, in), in the precision of the passes, and the biases that products add."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    proj: Tensor
-    fc: Tensor
-    fc_bias: Tensor
-    out: Tensor
 
 
 class SavedActivations(NamedTuple):
@@ -74,15 +75,7 @@ def weights_of(model: LoopedDecoder, low: LoopedDecoder) -> tuple[Matrices, Vect
         read=stacked(model.read_out.weight, 2).flatten(1),
         read_bias=stacked(model.read_out.bias, 1).flatten(),
     )
-    matrices = Matrices(
-        qkv=stacked(copy.attention.qkv.weight, 2),
-        qkv_bias=stacked(copy.attention.qkv.bias, 1),
-        proj=stacked(copy.attention.proj.weight, 2),
-        fc=stacked(copy.mlp.fc.weight, 2),
-        fc_bias=stacked(copy.mlp.fc.bias, 1),
-        out=stacked(copy.mlp.proj.weight, 2),
-    )
-    return matrices, vectors
+    return matrices_of(copy), vectors
 
 
 @torch.no_grad()

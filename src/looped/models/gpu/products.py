@@ -2,13 +2,39 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
+from looped.models.blocks import Block
 from looped.models.gpu.activation import gelu
 
 FILL = 132
 """How many programs fill the card: a product over many tokens is cut into about as many parts."""
+
+
+class Matrices(NamedTuple):
+    """The weight matrices, (models, out, in), in the precision of the passes, and the biases that products add."""
+
+    qkv: Tensor
+    qkv_bias: Tensor
+    proj: Tensor
+    fc: Tensor
+    fc_bias: Tensor
+    out: Tensor
+
+
+def matrices_of(block: Block) -> Matrices:
+    """A block's matrices and the biases that its products add, with an axis of models in front."""
+    return Matrices(
+        qkv=stacked(block.attention.qkv.weight, 2),
+        qkv_bias=stacked(block.attention.qkv.bias, 1),
+        proj=stacked(block.attention.proj.weight, 2),
+        fc=stacked(block.mlp.fc.weight, 2),
+        fc_bias=stacked(block.mlp.fc.bias, 1),
+        out=stacked(block.mlp.proj.weight, 2),
+    )
 
 
 def stacked(weight: Tensor, ndim: int) -> Tensor:

@@ -63,8 +63,14 @@ class FusedBlocks(Passes):
         inputs = [*self.outside.values(), self.anchor]
         *slopes, _ = torch.autograd.grad(loss, inputs, self.one.expand_as(loss), allow_unused=True)
         gradients = dict(zip(self.outside, slopes, strict=True))
+        stream = torch.cuda.current_stream(loss.device) if loss.is_cuda else None
+        second = torch.cuda.Stream(loss.device) if loss.is_cuda else None
+        if stream is not None and second is not None:
+            second.wait_stream(stream)
         for name, fused in self.blocks.items():
-            gradients |= {f"{name}.{part}": slope for part, slope in fused.gradients().items()}
+            gradients |= {f"{name}.{part}": slope for part, slope in fused.gradients(second).items()}
+        if stream is not None and second is not None:
+            stream.wait_stream(second)
         self._clear()
         named = [
             (gradients.get(name), weight) for name, weight in self.model.named_parameters() if weight.requires_grad

@@ -66,29 +66,35 @@ class Applications:
         self.of_norms = sums_like(x, count, 2)
         self.of_queries = x.new_empty(count, models * tokens // seq, inner, dtype=torch.float32)
         self.of_hidden = x.new_empty(count, models, parts_of(self.g[0]), hidden, dtype=torch.float32)
-        self.num_forward = self.num_backward = 0
+        self.seq, self.num_forward, self.num_backward = seq, 0, 0
 
-    def fits(self, x: Tensor) -> bool:
+    def fits(self, x: Tensor, seq: int) -> bool:
         """Whether there is room for an application to this stream."""
-        return self.num_forward < len(self.a) and self.a.shape[1:] == x.shape
+        return self.num_forward < len(self.a) and self.a.shape[1:] == x.shape and self.seq == seq
 
-    def gradients(self, weights: Weights) -> dict[str, Tensor]:
-        """By the names of the block's weights, with an axis of models in front, in float32."""
+    def of_matrices(self) -> dict[str, Tensor]:
+        """Gradients by the names of the block's matrices, with an axis of models in front, in float32."""
         if self.num_backward != self.num_forward:
             raise RuntimeError(f"{self.num_backward} of {self.num_forward} applications of a block received gradients.")
-        written, models = slice(self.num_forward), self.a.shape[1]
         pairs = {"attention.qkv": (self.dqkv, self.a), "attention.proj": (self.dh1, self.o),
                  "mlp.fc": (self.du, self.c), "mlp.proj": (self.dy, self.g)}  # fmt: skip
-        gradients = {f"{name}.weight": over_tokens(up[written], x[written]) for name, (up, x) in pairs.items()}
-        of_norms = self.of_norms[written].sum(4).sum(0)
-        for index, (name, product) in enumerate((("norm_1", "attention.proj"), ("norm_2", "mlp.proj"))):
-            names = (f"{name}.weight", f"{name}.bias", f"{product}.bias")
-            gradients |= dict(zip(names, of_norms[index].unbind(), strict=True))
+        n = self.num_forward
+        return {f"{name}.weight": over_tokens(up[:n], x[:n]) for name, (up, x) in pairs.items()}
+
+    def of_vectors(self, proj: Tensor) -> dict[str, Tensor]:
+        """Gradients of the norms and biases, likewise; `proj` is the matrix of the attention's output."""
+        n, models = self.num_forward, self.a.shape[1]
+        of_norms = self.of_norms[:n].sum(4).sum(0)
+        names = [
+            ("norm_1.weight", "norm_1.bias", "attention.proj.bias"),
+            ("norm_2.weight", "norm_2.bias", "mlp.proj.bias"),
+        ]
+        gradients = {name: of_norms[i, j] for i in range(2) for j, name in enumerate(names[i])}
         # a key's bias moves all scores of a query alike, so its gradient is 0; a value's bias passes by attention
-        of_q = by_model(self.of_queries[written], models)
-        of_v = torch.bmm(gradients["attention.proj.bias"][:, None], weights.matrices.proj.to(of_q.dtype))[:, 0]
+        of_q = by_model(self.of_queries[:n], models)
+        of_v = torch.bmm(gradients["attention.proj.bias"][:, None], proj.to(of_q.dtype))[:, 0]
         gradients["attention.qkv.bias"] = torch.cat([of_q, torch.zeros_like(of_q), of_v], -1)
-        gradients["mlp.fc.bias"] = by_model(self.of_hidden[written], models)
+        gradients["mlp.fc.bias"] = by_model(self.of_hidden[:n], models)
         return gradients
 
 
@@ -100,7 +106,7 @@ class FusedBlock:
         self.anchor = anchor
         """Requires grad and is not read: autograd then comes back to applications whose input requires none."""
         self.count = 1
-        """How many more applications with gradient are expected; more than that take more memory, not another path."""
+        """How many applications with gradient the next part of the tape has room for; one more begins a new part."""
         self.tape: list[Applications] = []
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -120,17 +126,22 @@ class FusedBlock:
 
     def room(self, x: Tensor, seq: int, weights: Weights) -> Applications:
         """The part of the tape for an application to x (models, tokens, width)."""
-        if not self.tape or not self.tape[-1].fits(x):
+        if not self.tape or not self.tape[-1].fits(x, seq):
             self.tape.append(Applications(self.count, x, seq, weights))
         return self.tape[-1]
 
-    def gradients(self) -> dict[str, Tensor]:
-        """The gradient of every weight by its name in the block, from the tape; empty where the loss reads none."""
-        weights, total = self.weights(), {}
+    def gradients(self, second: Any = None) -> dict[str, Tensor]:
+        """The gradient of every weight by its name in the block, from the tape; empty where the loss reads none.
+
+        Sums wait for memory and products for the matrix units: with a `second` stream they run side by side.
+        """
+        total: dict[str, Tensor] = {}
+        proj = self.weights().matrices.proj
         for part in self.tape:
             if part.num_backward:
-                gradients = part.gradients(weights)
-                total = {name: total[name] + slope if total else slope for name, slope in gradients.items()}
+                with torch.cuda.stream(second):
+                    _increase(total, part.of_vectors(proj))
+                _increase(total, part.of_matrices())
         return {name: total[name].view(weight.shape) for name, weight in self.block.named_parameters() if total}
 
 
@@ -167,6 +178,7 @@ class BlockPass(torch.autograd.Function):
         )  # fmt: skip
         dx = torch.empty_like(x)
         norm_backward(times(dqkv, matrices.qkv), x, dh1, norm_1, out=dx, sums=part.of_norms[t, 0])
+        ctx.saved = ctx.part = None  # the loss, and with it this node, outlives the backward pass
         return dx.view(ctx.shape), None, None
 
 
@@ -199,3 +211,9 @@ def _tokens(x: Tensor, weights: Weights) -> Tensor:
 def _scales(module: nn.Module) -> Norm:
     """Scale and bias of a norm; None where there is none."""
     return (stacked(module.weight, 1), stacked(module.bias, 1)) if isinstance(module, LayerNorm) else None
+
+
+def _increase(total: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
+    """Add the gradients to their totals."""
+    for name, slope in gradients.items():
+        total[name] = total[name] + slope if name in total else slope

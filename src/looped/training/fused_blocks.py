@@ -63,24 +63,22 @@ class FusedBlocks(Passes):
         inputs = [*self.outside.values(), self.anchor]
         *slopes, _ = torch.autograd.grad(loss, inputs, self.one.expand_as(loss), allow_unused=True)
         gradients = dict(zip(self.outside, slopes, strict=True))
-        stream = torch.cuda.current_stream(loss.device) if loss.is_cuda else None
         second = torch.cuda.Stream(loss.device) if loss.is_cuda else None
-        if stream is not None and second is not None:
-            second.wait_stream(stream)
+        if second is not None:
+            second.wait_stream(torch.cuda.current_stream(loss.device))
         for name, fused in self.blocks.items():
             gradients |= {f"{name}.{part}": slope for part, slope in fused.gradients(second).items()}
-        if stream is not None and second is not None:
-            stream.wait_stream(second)
+        if second is not None:
+            torch.cuda.current_stream(loss.device).wait_stream(second)
         self._clear()
-        named = [
-            (gradients.get(name), weight) for name, weight in self.model.named_parameters() if weight.requires_grad
-        ]
-        return [None if slope is None else slope.to(weight.dtype).contiguous() for slope, weight in named]
+        names = [name for name, weight in self.model.named_parameters() if weight.requires_grad]
+        ordered = zip(map(gradients.get, names), self.weights, strict=True)
+        return [None if slope is None else slope.to(weight.dtype).contiguous() for slope, weight in ordered]
 
     def _read_out(self, states: list[Tensor], context: Any) -> Tensor:
         """Predictions (states, *models, batch, ...) from one pass over all states; decoders read no context here."""
         axis = states[0].ndim - 3
-        answers = self.low.readout(torch.cat(states, axis), context)
+        answers = self.low.readout(states[0] if len(states) == 1 else torch.cat(states, axis), context)
         return answers.unflatten(axis, (len(states), -1)).movedim(axis, 0)
 
     def _expect(self, count: int) -> None:

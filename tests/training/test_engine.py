@@ -193,6 +193,28 @@ def test_every_engine_trains_alike(tmp_path, fields):
 
 
 @needs_gpu
+@pytest.mark.parametrize("fields", [{}, {"grad": None}, {"grad": 1}, {"depth": RandomDepth(low=-2, high=0)}])
+@pytest.mark.parametrize("kind", ["layers", "tied", "algoformer"])
+def test_block_by_block_every_engine_trains_alike(tmp_path, kind, fields):
+    part = Part(heads=2)
+    model = {
+        "layers": replace(SMALL.model, layers=2),
+        "tied": replace(SMALL.model, inject="none"),
+        "algoformer": AlgoFormerConfig(
+            d=2, width=32, positions=16, pre=part, loop=part, post=part, inject="add", loop_norm=True, loops=4
+        ),
+    }[kind]
+    fields = fields | ({"grad": None} if kind == "tied" else {})  # without injection all loops must carry gradient
+    config = replace(with_train(steps=30, log_every=1, **fields), model=model)
+    lines = {}
+    for name in ENGINES:
+        run = train(config, folder=tmp_path / name, device="cuda", engine=name)
+        lines[name] = [line["loss"] for line in run.metrics()]
+    for name in ENGINES[1:]:
+        assert lines[name] == pytest.approx(lines["plain"], rel=1e-3), name
+
+
+@needs_gpu
 def test_a_resumed_run_goes_on_under_replay(tmp_path):
     """Up to rounding: kernels on a GPU need not add in one order."""
     config = with_train(steps=20, checkpoint_every=10, log_every=1, average=0.5)

@@ -8,13 +8,18 @@ import torch
 
 from looped.experiment import Adam, Experiment, Muon, TrainConfig
 from looped.functional.schedules import RandomDepth, Staircase
+from looped.models.algoformer import AlgoFormerConfig, Part
+from looped.models.blocks import relu
 from looped.models.decoder import DecoderConfig
+from looped.models.fusing import blocks_obstacle
 from looped.models.kernel_transformer import restricted
 from looped.tasks.regression import LinearRegression
+from looped.training import engine
 from looped.training.batches import Batches
 from looped.training.determinism import check_determinism
 from looped.training.engine import ENGINES, Graphs, Plain, fusible, split
 from looped.training.optim import Optimizers
+from looped.training.passes import Passes
 from looped.training.run import Run
 from looped.training.trainer import Trainer, train
 
@@ -90,6 +95,31 @@ def test_what_our_kernels_cannot_train_is_said():
     assert fusible(restricted(d=2, loops=2).build(), TRAIN) == "this is a KernelTransformer"
 
 
+def test_a_model_none_of_whose_blocks_has_kernels_is_refused_by_fused_alone(monkeypatch):
+    """`auto` stays with torch's operations for all but one-block decoders, until the others are timed."""
+    part = Part(heads=2)
+    shape = AlgoFormerConfig(d=2, width=32, positions=16, pre=part, loop=part, post=part)
+    last = replace(shape, query="last", causal=False)
+    assert blocks_obstacle(shape.build()) is None
+    assert blocks_obstacle(shape.build().double()) == "it is in float64"
+    assert blocks_obstacle(replace(shape, activation=relu).build()) == "its activation is relu, not gelu"
+    assert blocks_obstacle(last.build()) == "its attention is not causal"
+    assert blocks_obstacle(replace(SMALL.model, heads=4).build()) == "its heads are 8 wide, not 16 or 32 or 64"
+    assert blocks_obstacle(restricted(d=2, loops=2).build()) == "this is a KernelTransformer"
+    mixed = shape.build()
+    mixed.pre[0].mlp.activation = relu
+    assert blocks_obstacle(mixed) is None
+
+    monkeypatch.setattr(engine.Graphs, "__init__", lambda self, trainer: None)
+    team = SimpleNamespace(joined=False)
+    trainer = SimpleNamespace(model=last.build(), config=TRAIN, device=torch.device("cuda"), team=team)
+    with pytest.raises(ValueError, match="no kernels for this model: its attention is not causal"):
+        engine.choose(trainer, "fused")
+    for model in (last.build(), shape.build()):
+        trainer.model = model
+        assert type(engine.choose(trainer, "auto")[1]) is Passes
+
+
 def test_prompts_are_cut_behind_the_scored_pairs_and_training_is_the_same(tmp_path, monkeypatch):
     """A causal model's loss does not see what is cut: equal to uncut prompts up to the order of sums."""
     config = with_train(active_points=Staircase(start=2, stop=8, by=1, every=1), dtype="float64")
@@ -154,6 +184,28 @@ needs_gpu = pytest.mark.skipif(
 @pytest.mark.parametrize("fields", SCHEDULES)
 def test_every_engine_trains_alike(tmp_path, fields):
     config = with_train(steps=30, log_every=1, **fields)
+    lines = {}
+    for name in ENGINES:
+        run = train(config, folder=tmp_path / name, device="cuda", engine=name)
+        lines[name] = [line["loss"] for line in run.metrics()]
+    for name in ENGINES[1:]:
+        assert lines[name] == pytest.approx(lines["plain"], rel=1e-3), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("fields", [{}, {"grad": None}, {"grad": 1}, {"depth": RandomDepth(low=-2, high=0)}])
+@pytest.mark.parametrize("kind", ["layers", "tied", "algoformer"])
+def test_block_by_block_every_engine_trains_alike(tmp_path, kind, fields):
+    part = Part(heads=2)
+    model = {
+        "layers": replace(SMALL.model, layers=2),
+        "tied": replace(SMALL.model, inject="none"),
+        "algoformer": AlgoFormerConfig(
+            d=2, width=32, positions=16, pre=part, loop=part, post=part, inject="add", loop_norm=True, loops=4
+        ),
+    }[kind]
+    fields = fields | ({"grad": None} if kind == "tied" else {})  # without injection all loops must carry gradient
+    config = replace(with_train(steps=30, log_every=1, **fields), model=model)
     lines = {}
     for name in ENGINES:
         run = train(config, folder=tmp_path / name, device="cuda", engine=name)

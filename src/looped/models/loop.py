@@ -1,7 +1,7 @@
 """The library's only loop: `unroll` for training and curves, `settle` for inference with an exit rule."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -13,6 +13,7 @@ Context = Any
 """What every loop may read: a (named) tuple of tensors, batch first."""
 Step = Callable[[State, Context, int], State]
 """(state, context, t) -> state: loop number t, counted from 0."""
+T = TypeVar("T")
 
 
 MOST_LOOPS = 10**6
@@ -40,7 +41,21 @@ def unroll(
     keep: int = 1,
     collect: Callable[[State, Context], Tensor],
 ) -> Tensor:
-    """Apply `step` `loops` times and stack what `collect` reads off the last `keep` states.
+    """Apply `step` `loops` times and stack what `collect` reads off the last `keep` states: see `collected`."""
+    return torch.stack(collected(step, state, context, loops=loops, grad=grad, keep=keep, collect=collect))
+
+
+def collected(
+    step: Step,
+    state: State,
+    context: Context,
+    *,
+    loops: int,
+    grad: int | None = None,
+    keep: int = 1,
+    collect: Callable[[State, Context], T],
+) -> list[T]:
+    """Apply `step` `loops` times; what `collect` reads off the last `keep` states.
 
         state_{t+1} = step(state_t, context, t),  t = 0 .. loops-1
 
@@ -49,13 +64,13 @@ def unroll(
     """
     check_loops(loops, grad=grad, keep=keep)
     prefix = 0 if grad is None else loops - grad
-    collected: list[Tensor] = []
+    results: list[T] = []
 
     def run(first: int, last: int, state: State) -> State:
         for t in range(first, last):
             state = step(state, context, t)
             if t >= loops - keep:
-                collected.append(collect(state, context))
+                results.append(collect(state, context))
         return state
 
     if prefix:
@@ -64,7 +79,7 @@ def unroll(
         # a part of the state that the step returns unchanged would bring its graph along
         state = tree_map(Tensor.detach, state)
     run(prefix, loops, state)
-    return torch.stack(collected)
+    return results
 
 
 ExitRule = Callable[[State, State, Context, int], Tensor]

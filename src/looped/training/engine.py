@@ -2,7 +2,7 @@
 
     plain   every operation launched from Python; any device
     graph   the step as a few CUDA graphs: no launches from Python, nothing waits for the device
-    fused   the same, and the loops are kernels of our own (`models/gpu`), for one-block decoders
+    fused   the same with kernels of our own (`models/gpu`): all loops of a one-block decoder, or block by block
 
 All three do the same mathematics with the same random numbers. A captured step reads what changes from step to step
 (the rate, active dims and points, the average's decay) from a table on the device, at a counter on the device.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from looped.experiment import TrainConfig
 from looped.models.base import LoopedModel
-from looped.models.fusing import obstacle
+from looped.models.fusing import blocks_obstacle, obstacle
 from looped.models.loop import leaves, tree_map
 from looped.prompt import AnyPrompt
 from looped.training.batches import Now
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ENGINES = ("plain", "graph", "fused")
 """By name, slowest first."""
+AUTO_BLOCKS = False
+"""Whether `auto` also runs models block by block by our kernels. They were never timed on a GPU: time them first."""
 MAX_GRAPHS = 16
 """A training that needs more captured graphs has too fine a schedule: every graph holds memory."""
 
@@ -217,18 +219,25 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
         raise ValueError(f"a torchrun job trains without dropout; got {trainer.config.dropout}. Use one process.")
     if not on_gpu or name == "plain" or trainer.team.joined:
         return Plain(trainer), Passes(trainer.model, dtype)
-    reason = fusible(trainer.model, trainer.config)
-    if name == "fused" and reason:
-        raise ValueError(f"engine `fused` is for one-block decoders: {reason}. Use --engine graph.")
-    if name == "graph" or reason:
+    if name == "graph":
         return Graphs(trainer), Passes(trainer.model, dtype)
-    from looped.training.fused import FusedPasses
+    whole = fusible(trainer.model, trainer.config)
+    if whole is None:
+        from looped.training.fused import FusedPasses
 
-    return Graphs(trainer), FusedPasses(trainer.model, dtype)
+        return Graphs(trainer), FusedPasses(trainer.model, dtype)
+    reason = blocks_obstacle(trainer.model)
+    if name == "fused" and reason:
+        raise ValueError(f"engine `fused` has no kernels for this model: {reason}. Use --engine graph.")
+    if reason or (name == "auto" and not AUTO_BLOCKS):
+        return Graphs(trainer), Passes(trainer.model, dtype)
+    from looped.training.fused_blocks import FusedBlocks
+
+    return Graphs(trainer), FusedBlocks(trainer.model, dtype)
 
 
 def fusible(model: LoopedModel, config: TrainConfig) -> str | None:
-    """Why our own kernels cannot train this model; None where they can."""
+    """Why our kernels cannot train this model as one-block decoder; None where they can."""
     reason = obstacle(model)
     if reason is None and config.grad is not None and config.grad < config.window:
         return f"its loss reads {config.window} loops and its gradient {config.grad}"

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from looped.models.base import LoopedModel
 from looped.models.decoder import Context, LoopedDecoder
-from looped.models.gpu.decoder_loops import NAMES, Loops, one_loop, over_tokens, weights_of
+from looped.models.gpu.decoder_loops import NAMES, Loops, one_loop, weights_of
+from looped.models.gpu.products import over_tokens
 from looped.prompt import AnyPrompt
 from looped.training.passes import Passes
 

@@ -31,7 +31,7 @@ class Passes:
     @torch.no_grad()
     def refresh(self) -> None:
         """Copy the weights into the low-precision model."""
-        if self.low is not self.model:
+        if self.dtype is torch.bfloat16:
             torch._foreach_copy_(self.copied[0], self.copied[1])  # pyright: ignore[reportPrivateImportUsage]
 
     @torch.no_grad()

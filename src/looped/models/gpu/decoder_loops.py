@@ -20,6 +20,19 @@ from looped.models.gpu import norms
 from looped.models.gpu.activation import gelu, gelu_backward, parts_of
 from looped.models.gpu.causal_attention import attention, attention_backward
 from looped.models.gpu.norms import SLOTS, Vectors
+from looped.models.gpu.products import (
+    Matrices,
+    add,
+    affine,
+    by_model,
+    flat,
+    gelu_affine,
+    matrices_of,
+    over_tokens,
+    sequences,
+    stacked,
+    times,
+)
 
 BLOCK = "blocks.0."
 NAMES = (
@@ -28,19 +41,6 @@ NAMES = (
     "norm.weight", "norm.bias", "read_out.weight", "read_out.bias",
 )  # fmt: skip
 """The weights that the loops read, in the order of `Loops`'s gradients."""
-FILL = 132
-"""How many programs fill the card: a product over many tokens is cut into about as many parts."""
-
-
-class Matrices(NamedTuple):
-    """The weight matrices, (models, out, in), in the precision of the passes, and the biases that products add."""
-
-    qkv: Tensor
-    qkv_bias: Tensor
-    proj: Tensor
-    fc: Tensor
-    fc_bias: Tensor
-    out: Tensor
 
 
 class SavedActivations(NamedTuple):
@@ -63,27 +63,19 @@ def weights_of(model: LoopedDecoder, low: LoopedDecoder) -> tuple[Matrices, Vect
     block, copy = cast(Block, model.blocks[0]), cast(Block, low.blocks[0])
 
     def pair(norm: Any) -> tuple[Tensor, Tensor]:
-        return _stacked(norm.weight, 1), _stacked(norm.bias, 1)
+        return stacked(norm.weight, 1), stacked(norm.bias, 1)
 
-    shift = _stacked(block.attention.proj.bias, 1)
+    shift = stacked(block.attention.proj.bias, 1)
     vectors = Vectors(
         norm_1=pair(block.norm_1),
         norm_2=pair(block.norm_2),
         norm=pair(model.norm),
         shift_1=shift,
-        shift_2=shift + _stacked(block.mlp.proj.bias, 1),
-        read=_stacked(model.read_out.weight, 2).flatten(1),
-        read_bias=_stacked(model.read_out.bias, 1).flatten(),
+        shift_2=shift + stacked(block.mlp.proj.bias, 1),
+        read=stacked(model.read_out.weight, 2).flatten(1),
+        read_bias=stacked(model.read_out.bias, 1).flatten(),
     )
-    matrices = Matrices(
-        qkv=_stacked(copy.attention.qkv.weight, 2),
-        qkv_bias=_stacked(copy.attention.qkv.bias, 1),
-        proj=_stacked(copy.attention.proj.weight, 2),
-        fc=_stacked(copy.mlp.fc.weight, 2),
-        fc_bias=_stacked(copy.mlp.fc.bias, 1),
-        out=_stacked(copy.mlp.proj.weight, 2),
-    )
-    return matrices, vectors
+    return matrices_of(copy), vectors
 
 
 @torch.no_grad()
@@ -92,15 +84,15 @@ def one_loop(
 ) -> Tensor:
     """The next state, without gradient, written over the old one; the answers too, where a tensor is given for them."""
     models, rows = len(matrices.qkv), prompt.shape[-3]
-    old, prompt = _flat(state, models), _flat(prompt, models)
+    old, prompt = flat(state, models), flat(prompt, models)
     h0, h1, h2, a, c = (torch.empty_like(old) for _ in range(5))
     norms.norm_inject_norm1(old, prompt, vectors, first=True, out=(h0, h1, a))
-    qkv = _affine(a, matrices.qkv, matrices.qkv_bias)
+    qkv = affine(a, matrices.qkv, matrices.qkv_bias)
     o, _ = attention(qkv.view(models * rows, -1, qkv.shape[-1]), heads)
-    _add(h1, o.view_as(h0), matrices.proj)
+    add(h1, o.view_as(h0), matrices.proj)
     norms.norm2(h1, vectors, out=(h2, c))
-    g = _gelu_affine(c, matrices.fc, matrices.fc_bias)
-    _add(h2, g, matrices.out)
+    g = gelu_affine(c, matrices.fc, matrices.fc_bias)
+    add(h2, g, matrices.out)
     norms.norm_inject_norm1(h2, prompt, vectors, first=False, answers=answers, state=old)
     return state
 
@@ -116,7 +108,7 @@ class Loops(torch.autograd.Function):
     def forward(ctx, prompt, state, ahead, loops, keep, heads, matrices, vectors, *weights) -> Tensor:
         """Run every loop and save what the backward pass reads."""
         models, (*_, rows, seq, width) = len(matrices.qkv), prompt.shape
-        x, p = _flat(state, models), _flat(prompt, models)
+        x, p = flat(state, models), flat(prompt, models)
         tokens = rows * seq
         exact = torch.float64 if p.dtype is torch.float64 else torch.float32
 
@@ -137,15 +129,15 @@ class Loops(torch.autograd.Function):
             norms.norm_inject_norm1(
                 x, p, vectors, first=time == -ahead, answers=into, out=(saved.h0[t], saved.h1[t], saved.a[t])
             )
-            _affine(saved.a[t], matrices.qkv, matrices.qkv_bias, out=saved.qkv[t])
-            attention(_rows(saved.qkv[t], seq), heads, out=_rows(saved.o[t], seq), lse=saved.lse[t])
-            _add(saved.h1[t], saved.o[t], matrices.proj)
+            affine(saved.a[t], matrices.qkv, matrices.qkv_bias, out=saved.qkv[t])
+            attention(sequences(saved.qkv[t], seq), heads, out=sequences(saved.o[t], seq), lse=saved.lse[t])
+            add(saved.h1[t], saved.o[t], matrices.proj)
             norms.norm2(saved.h1[t], vectors, out=(saved.h2[t], saved.c[t]))
             if time < 0:
-                _gelu_affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.g[t])
+                gelu_affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.g[t])
             else:
-                gelu(_affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.u[t]), out=saved.g[t])
-            _add(saved.h2[t], saved.g[t], matrices.out)
+                gelu(affine(saved.c[t], matrices.fc, matrices.fc_bias, out=saved.u[t]), out=saved.g[t])
+            add(saved.h2[t], saved.g[t], matrices.out)
             x = saved.h2[t]
         norms.norm_inject_norm1(x, p, vectors, first=False, answers=answers[-1])
         ctx.saved, ctx.matrices, ctx.vectors, ctx.heads, ctx.keep = saved, matrices, vectors, heads, keep
@@ -169,16 +161,16 @@ class Loops(torch.autograd.Function):
             answer = t - (loops - ctx.keep)
             previous = (saved.h2[t], dy[answer] if answer >= 0 else None, dh2[t], stats[2, t])
             norms.norm_inject_norm1_backward(vectors, loop=loop, previous=previous)
-            _times(dh2[t], matrices.out, out=du[t])
+            times(dh2[t], matrices.out, out=du[t])
             gelu_backward(du[t], saved.u[t], sums=fc_bias_parts[t])
-            _times(du[t], matrices.fc, out=dc[t])
+            times(du[t], matrices.fc, out=dc[t])
             norms.norm2_backward(dc[t], saved.h1[t], dh2[t], vectors, out=dh1[t], stats=stats[1, t])
-            do = _times(dh1[t], matrices.proj, out=da[t] if matrices.proj.shape[2] == width else None)
+            do = times(dh1[t], matrices.proj, out=da[t] if matrices.proj.shape[2] == width else None)
             attention_backward(
-                _rows(do, seq), _rows(saved.qkv[t], seq), _rows(saved.o[t], seq), saved.lse[t], ctx.heads,
-                dqkv=_rows(dqkv[t], seq), sums=q_bias_parts[t],
+                sequences(do, seq), sequences(saved.qkv[t], seq), sequences(saved.o[t], seq), saved.lse[t], ctx.heads,
+                dqkv=sequences(dqkv[t], seq), sums=q_bias_parts[t],
             )  # fmt: skip
-            _times(dqkv[t], matrices.qkv, out=da[t])
+            times(dqkv[t], matrices.qkv, out=da[t])
             loop = (da[t], saved.h0[t], dh1[t], dh0[t], stats[0, t])
         norms.norm_inject_norm1_backward(vectors, loop=loop, previous=None)
         streams, stream_gradients = (saved.h0, saved.h1, saved.h2), (da, dc, dh0, dh1, dh2)
@@ -190,13 +182,13 @@ class Loops(torch.autograd.Function):
             sums = norms.vector_gradients(streams, stream_gradients, stats, dy, vectors)
             sums = dict(zip(SLOTS, sums, strict=True))
             # a key's bias moves all scores of a query alike, so its gradient is 0; a value's bias passes by attention
-            of_q = _by_model(q_bias_parts, models)
+            of_q = by_model(q_bias_parts, models)
             of_v = torch.bmm(sums["attention.proj.bias"][:, None], matrices.proj.to(dy.dtype))[:, 0]
             gradients = {
                 **{name if name.startswith(("norm.", "read_out")) else BLOCK + name: sums[name] for name in SLOTS},
                 "read_out.bias": dy.sum((0, 2)),
                 f"{BLOCK}attention.qkv.bias": torch.cat([of_q, torch.zeros_like(of_q), of_v], -1),
-                f"{BLOCK}mlp.fc.bias": _by_model(fc_bias_parts, models),
+                f"{BLOCK}mlp.fc.bias": by_model(fc_bias_parts, models),
             }
             dprompt = dh0.sum(0).view(ctx.prompt_shape)
         pairs = {"attention.qkv": (dqkv, saved.a), "attention.proj": (dh1, saved.o), "mlp.fc": (du, saved.c),
@@ -206,75 +198,3 @@ class Loops(torch.autograd.Function):
             torch.cuda.current_stream(dy.device).wait_stream(second)
         ordered = [gradients[name].reshape(shape) for name, shape in zip(NAMES, ctx.shapes, strict=True)]
         return dprompt, *[None] * 7, *ordered
-
-
-def _stacked(weight: Tensor, ndim: int) -> Tensor:
-    """The weight with an axis of models in front, where it has none."""
-    weight = weight.detach()
-    return weight if weight.ndim > ndim else weight[None]
-
-
-def _flat(stream: Tensor, models: int) -> Tensor:
-    """(models, tokens, width)."""
-    return stream.detach().reshape(models, -1, stream.shape[-1])
-
-
-def _rows(stream: Tensor, seq: int) -> Tensor:
-    """(models, tokens, width) as the sequences that attention reads."""
-    return stream.view(-1, seq, stream.shape[-1])
-
-
-def _affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """X W' + b, model by model."""
-    if len(weight) == 1:
-        return torch.addmm(bias[0], x[0], weight[0].mT, out=None if out is None else out[0]).view(1, *x.shape[1:-1], -1)
-    return torch.baddbmm(bias[:, None], x, weight.mT, out=out)
-
-
-def _gelu_affine(x: Tensor, weight: Tensor, bias: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """gelu(X W' + b), model by model; for one model the library's product applies it."""
-    if len(weight) == 1 and x.is_cuda:
-        into = None if out is None else out[0]
-        product = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
-        return product(bias[0], x[0], weight[0].mT, use_gelu=True, out=into)[None]
-    u = _affine(x, weight, bias, out=out)
-    return gelu(u, out=u)
-
-
-def _add(residual: Tensor, x: Tensor, weight: Tensor) -> None:
-    """residual += X W', model by model; in place, since the library would otherwise copy the residual first."""
-    if len(weight) == 1:
-        residual[0].addmm_(x[0], weight[0].mT)
-    else:
-        residual.baddbmm_(x, weight.mT)
-
-
-def _times(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """X W, model by model."""
-    if len(weight) == 1:
-        return torch.mm(x[0], weight[0], out=None if out is None else out[0])[None]
-    return torch.bmm(x, weight, out=out)
-
-
-def over_tokens(up: Tensor, x: Tensor) -> Tensor:
-    """A weight's gradient: the sum over loops and tokens of up x', model by model, in full precision."""
-    loops, models, tokens, _ = up.shape
-    parts = _parts(loops * tokens, up.shape[-1] * x.shape[-1]) if models == 1 else loops
-    up, x = (stream.view(parts * models, -1, stream.shape[-1]) for stream in (up, x))
-    if up.dtype is torch.bfloat16 and up.is_cuda:
-        product = torch.bmm(up.mT, x, out_dtype=torch.float32)
-    else:  # on a CPU, only triton's interpreter comes here
-        product = torch.bmm(up.mT.float(), x.float())
-    return product.view(parts, models, *product.shape[1:]).sum(0)
-
-
-def _parts(tokens: int, size: int) -> int:
-    """How many equal parts to cut a sum over tokens into, so that parts times tiles of the result fill the card."""
-    wanted = max(1, FILL // max(1, size // 128**2))
-    return max(part for part in range(1, wanted + 1) if tokens % part == 0)
-
-
-def _by_model(parts: Tensor, models: int) -> Tensor:
-    """Sums over loops and parts, (loops, models * parts, size) -> (models, size)."""
-    loops, size = len(parts), parts.shape[-1]
-    return parts.view(loops * models, -1, size).sum(1).view(loops, models, size).sum(0)

@@ -2,13 +2,14 @@
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 
 from looped.cli.reproduce import KEYS
-from looped.reproduce import kept_results
+from looped.reproduce import kept_results, studies
 from looped.studies.study import training_facts
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -155,3 +156,17 @@ def test_a_result_of_other_settings_is_reported_as_such(call, tmp_path):
         rewrite(out / FILE, **changes)
         assert call("report", "--results", out, "--out", page)[0] == 0
         assert ("measured with settings that this study no longer has" in page.read_text()) is outdated
+
+
+def test_without_a_gpu_a_papers_unmeasured_figures_are_named_and_not_trained(call, refused, tmp_path, monkeypatch):
+    where = ("--scale", "paper", "--device", "cpu", "--out", tmp_path, "--runs", tmp_path / "runs")
+    module, known = sys.modules["looped.cli.reproduce"], studies()
+    monkeypatch.setattr(module, "select", lambda names: [known["yang24.fig2"], known["yang24.fig14"]])
+    monkeypatch.setattr("looped.queue.missing.Figures.result", lambda asked, study: study.name == "yang24.fig2")
+    code, out, told = call("reproduce", "yang24", *where)
+    assert code == 0
+    assert "yang24.fig2.matches_12_layers" in out
+    assert "Not measured at scale paper, and not trained without a GPU: yang24.fig14." in told
+    monkeypatch.setattr(module, "select", lambda names: [known["yang24.fig14"]])
+    assert "name one to train it here" in refused("reproduce", "yang24", *where)
+    assert not (tmp_path / "runs").exists()

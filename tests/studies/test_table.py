@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 
 from looped.studies.table import Cell, Table
@@ -39,3 +40,20 @@ def test_cells_are_chosen_by_their_labels():
     assert Cell(b=1, T=2) == Cell(T=2, b=1)
     with pytest.raises(ValueError, match="one for each"):
         table.add(Cell(), "by_loops", [1.0], x=[1, 2])
+
+
+def test_draws_are_stored_as_bytes_within_half_a_percent_of_their_range():
+    numbers = np.random.default_rng(0).normal(1e-3, 1e-4, (3, 200))
+    table = Table()
+    table.add(Cell(b=1), "error", [1e-3] * 3, x=[1, 2, 3], seed=0, draws=numbers.tolist())
+    [data] = json.loads(json.dumps(table.to_data()))
+    assert len(json.dumps(data["draws"])) < 1000
+    [series] = Table.from_data([data])
+    spread = numbers.max(1, keepdims=True) - numbers.min(1, keepdims=True)
+    assert (abs(np.array(series.draws) - numbers) / spread).max() < 0.005
+    assert series.to_data() == data  # written again, nothing is lost
+    # equal draws, and draws that are not finite, come back as they are
+    table = Table()
+    table.add(Cell(b=1), "error", [2.0, 1.0], x=[1, 2], seed=0, draws=[[2.0, 2.0], [1.0, math.inf]])
+    [series] = Table.from_data(json.loads(json.dumps(table.to_data())))
+    assert series.draws == ((2.0, 2.0), (1.0, math.inf))

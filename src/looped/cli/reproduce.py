@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -11,10 +11,12 @@ from rich.table import Table
 from looped.cli.options import Device, Json, Quiet, pick_device
 from looped.cli.output import number, progress_lines, say, show
 from looped.files import tidied
+from looped.queue.missing import figures
 from looped.report.drawing import save_figure
 from looped.report.sections import result_figure
 from looped.reproduce import Result, select
 from looped.reproduce import reproduce as run
+from looped.studies.study import Study
 from looped.training import kept
 from looped.training.trainer import Diverged
 
@@ -38,12 +40,22 @@ def reproduce(
     claim that fails is a result, so the exit code is 0; a figure that cannot be made does not stop those after it,
     but the exit code is not 0 then. What DIR lacks is taken from the results that come with looped's sources, and kept
     models stand for their training, as far as the settings are the same. Numbers and provenance go to
-    DIR/NAME.SCALE.json, the figure to DIR/figures as .png and .svg.
+    DIR/NAME.SCALE.json, the figure to DIR/figures as .png and .svg. Without a GPU, of a whole paper at `paper` scale
+    only what is measured is drawn; a figure that you name is trained.
 
     Example: `looped reproduce chen24 gatmiry24.fig2 --scale cpu`
     """
-    chosen = select(names)
     where, results = pick_device(device), []
+    places: dict[str, Any] = {"out": Path(out), "runs": Path(runs), "shipped": kept.own_results()}
+    chosen = select(names)
+    left_out = [
+        study.name
+        for study in chosen
+        if scale == "paper" and where.type == "cpu" and study.name not in names and _needs_gpu(study, out, runs)
+    ]
+    chosen = [study for study in chosen if study.name not in left_out]
+    if not chosen:
+        raise ValueError(_about_left_out(left_out))
     troubles: dict[str, Exception] = {}
     with tidied(Path(out), Path(runs)), progress_lines(quiet=quiet or json, transient=False) as report:
         for study in chosen:
@@ -53,7 +65,6 @@ def reproduce(
                 report(name, share, what)
 
             try:
-                places = {"out": Path(out), "runs": Path(runs), "shipped": kept.own_results()}
                 result = run(study, at, device=where, progress=progress, again=again, **places)
                 progress(f"{result.provenance['seconds']:.1f} s", 1.0)
                 figure = result_figure(result)
@@ -73,9 +84,24 @@ def reproduce(
         claims = [claim.to_data() for claim in result.claims]
         data += [{**{key: claim[key] for key in KEYS}, "source": source} for claim in claims]
     where_kept = f"Numbers in {out}, figures in {Path(out) / 'figures'}."
-    show(data, table(results), notes=[where_kept], json=json, quiet=quiet)
+    notes = [where_kept, *([_about_left_out(left_out)] if left_out else [])]
+    show(data, table(results), notes=notes, json=json, quiet=quiet)
     if troubles:
         raise _together(troubles, len(chosen))
+
+
+def _needs_gpu(study: Study, out: str, runs: str) -> bool:
+    """Whether a figure at `paper` scale is not measured, and rests on trainings: hours on a CPU."""
+    asked = figures([study], "paper", runs=Path(runs), results=Path(out))
+    return bool(asked.studies) and not asked.result(study) and bool(asked.trainings(study))
+
+
+def _about_left_out(names: list[str]) -> str:
+    """What is said of figures that were not asked for by name and would be trained for hours."""
+    return (
+        f"Not measured at scale paper, and not trained without a GPU: {', '.join(names)}. `looped queue` says what "
+        "they need; name one to train it here."
+    )
 
 
 def _together(troubles: dict[str, Exception], asked: int) -> Exception:

@@ -226,7 +226,7 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
         from looped.training.fused import FusedPasses
 
         return Graphs(trainer), FusedPasses(trainer.model, dtype)
-    reason = blocks_obstacle(trainer.model)
+    reason = "it is trained with dropout" if trainer.config.dropout else blocks_obstacle(trainer.model)
     if name == "fused" and reason:
         raise ValueError(f"engine `fused` has no kernels for this model: {reason}. Use --engine graph.")
     if reason or (name == "auto" and not AUTO_BLOCKS):

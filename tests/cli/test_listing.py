@@ -118,7 +118,7 @@ def test_numbers_in_print_stand_beside_those_of_the_kept_results(call, monkeypat
         if fact["scale"] is not None and fact["published"]:
             content = json.loads((ROOT / "results" / f"{name}.{fact['scale']}.json").read_text())
             notes = "; ".join(claim["note"] for claim in content["claims"])
-            for entry in fact["published"]:
+            for entry in (entry for entry in fact["published"] if entry["ours"]):  # a scale may lack a model
                 assert f"{entry['what']}: published {entry['number']}, here {entry['ours']}" in notes
                 measured += 1
     assert measured >= 20

@@ -13,7 +13,7 @@ from looped.functional.precise_descent import log_distances
 from looped.functional.schedules import Trapezoid
 from looped.models import patterns
 from looped.models.kernel_transformer import Head, vector
-from looped.studies import Axis, Cell, Context, Panels, Study, Table, along, average, claim, curve, worst
+from looped.studies import Axis, Cell, Context, Panels, Published, Study, Table, along, average, claim, curve, worst
 from looped.studies.expressions import Quantity
 from looped.tasks.vector_generation import VectorGeneration
 from looped.theorems.chen24.vector_prompts import VectorPrompts, draw_prompts
@@ -176,6 +176,10 @@ FIG1 = Study(
             (worst(abs(KAPPA / PRINTED_KAPPA - 1), over="n") <= 0.25)
             & (worst(abs(KAPPA - PRINTED_KAPPA) / curve("standard_error", model=PUBLISHED), over="n") <= 3),
             remark="standard errors are those of a mean of ten trials, as the printed ones are",
+            published=[
+                Published(what=f"n = {n}", number=str(kappa), ours=average(curve("kappa", model=FLOAT64, n=n)))
+                for n, kappa in PUBLISHED_KAPPA.items()
+            ],
         ),
         claim(
             "gap",

@@ -16,6 +16,7 @@ import torch
 
 from looped.bench.cases import Case, Dtype
 from looped.bench.rivals import RIVALS, RivalTrainer
+from looped.functional.precision import tf32_products
 from looped.training.engine import ENGINES
 from looped.training.run import Run
 from looped.training.trainer import Trainer
@@ -157,14 +158,9 @@ def matrix_rate(device: torch.device, dtype: Dtype) -> float:
 @contextlib.contextmanager
 def precision(dtype: Dtype) -> Iterator[None]:
     """Allow TF32 products for `tf32` only."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # torch.compile's advice
-            yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with tf32_products(allowed=dtype == "tf32"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # torch.compile's advice
+        yield
 
 
 def release(device: torch.device) -> None:

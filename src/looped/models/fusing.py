@@ -5,7 +5,7 @@ import torch
 from looped.models.algoformer import AlgoFormer
 from looped.models.base import LoopedModel
 from looped.models.blocks import Block, LayerNorm, gelu
-from looped.models.decoder import LoopedDecoder
+from looped.models.decoder import DecoderConfig, LoopedDecoder
 
 HEAD_WIDTHS = (16, 32, 64)
 """The widths of a head that the attention kernels are written for."""
@@ -17,7 +17,11 @@ def obstacle(model: LoopedModel) -> str | None:
     """Why the kernels of the one-block decoder cannot run this model; None where they can."""
     if not isinstance(model, LoopedDecoder):
         return f"this is a {type(model).__name__}"
-    shape = model.config
+    return shape_obstacle(model.config)
+
+
+def shape_obstacle(shape: DecoderConfig) -> str | None:
+    """Why they cannot run a decoder of this shape; None where they can."""
     if shape.layers != 1:
         return f"it has {shape.layers} blocks a loop"
     if shape.inject != "add" or not shape.inside:

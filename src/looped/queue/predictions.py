@@ -14,6 +14,7 @@ import torch
 from looped.experiment import Experiment
 from looped.files import read_json
 from looped.models.decoder import DecoderConfig
+from looped.models.fusing import shape_obstacle
 from looped.queue.missing import Entry, Figures
 from looped.training.run import Run
 from looped.training.trials import last_metrics
@@ -66,9 +67,8 @@ class Predictions:
 
 def gain(beside: int, experiment: Experiment) -> float:
     """How much more gets done in a second with this many trainings like it at once than with one."""
-    one_block = isinstance(experiment.model, DecoderConfig) and experiment.model.layers == 1
-    most = FUSED_GAIN if one_block and experiment.model.injects else BEST_GAIN
-    return min(most, 1 + 0.35 * (beside - 1))
+    fused = isinstance(experiment.model, DecoderConfig) and shape_obstacle(experiment.model) is None
+    return min(FUSED_GAIN if fused else BEST_GAIN, 1 + 0.35 * (beside - 1))
 
 
 def known_speeds(asked: Figures) -> Iterator[Speed]:

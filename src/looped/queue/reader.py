@@ -1,12 +1,12 @@
 """Readings of finished trainings, made one after another when nothing trains any more."""
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from looped.functional.precision import tf32_products
 from looped.queue.missing import Figures
 from looped.studies.readings import Wanted
 from looped.training.grid import kept_by_hash
@@ -15,17 +15,6 @@ from looped.training.trials import standing
 
 SECONDS = 1.5
 """Guess for one evaluation: 500 loops of 1,280 prompts take 1.2 s on an H200, in TF32."""
-
-
-@contextlib.contextmanager
-def tf32_products() -> Iterator[None]:
-    """Products of float32 matrices in TF32 on a GPU: a reading takes a third of the time, its errors differ by .1%."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 class Reader:
@@ -57,7 +46,8 @@ class Reader:
 
     def backlog(self) -> float:
         """About how many seconds all that was asked for will take."""
-        return sum(map(self._predicted, [entry for entry, _ in list(self.waiting.values())]))
+        waiting = list(self.waiting.values())  # a copy, since a thread asks while trainings end
+        return sum(self._predicted(entry) for entry, _ in waiting)
 
     def read(self, left: Callable[[], float]) -> None:
         """Make what was asked for, the shortest first, as long as the time suffices; the next call goes on."""
@@ -74,7 +64,7 @@ class Reader:
     def _make(self, entry: Wanted, path: Path) -> None:
         started = time.monotonic()
         try:
-            with tf32_products():
+            with tf32_products():  # a third of the time, and errors that differ by .1% (docs/log.md)
                 entry.make(Run(path, entry.experiment), self.device)
         except (ValueError, OSError, RuntimeError) as error:  # torch raises the last one where memory is short
             self.tell(f"{entry.experiment.folder} could not be read: {error}")

@@ -18,7 +18,10 @@ from looped.recipes import experiment
 from looped.training.run import Run
 from looped.training.trainer import Trainer
 
-RECIPES = ("yang24.linear_12_layers", "yang24.tied", "gao24.regression", "gao24.autoregression")
+RECIPES = (
+    *("yang24.linear_12_layers", "yang24.tied", "gao24.regression", "gao24.autoregression"),
+    "gao24.chain_of_thought",
+)
 WARM_UP = 6
 """Steps in which kernels are compiled and graphs captured."""
 
@@ -29,12 +32,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--scale", default="paper")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--dtype", nargs="+", default=["bfloat16", "float32"], help="precisions; on a CPU float32 alone"
+    )
     options = parser.parse_args()
     device = torch.device(options.device)
     on_gpu = device.type == "cuda"
     print(f"{'recipe':26} {'precision':9} {'engine':6} {'ms':>8} {'MB':>7}  loss")
     for name in RECIPES:
-        for dtype in ("bfloat16", "float32") if on_gpu else ("float32",):
+        for dtype in options.dtype if on_gpu else ("float32",):
             for engine in ("graph", "fused") if on_gpu else ("plain",):
                 trained = training(experiment(name, options.scale), dtype=dtype)
                 with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +51,8 @@ def main() -> None:
                     loss = float(trainer.sums[0].mean()) / WARM_UP
                     ms = timed(lambda step, trainer=trainer, last=last: trainer.step(last), device, steps=options.steps)
                 megabytes = torch.cuda.max_memory_allocated() / 2**20 if on_gpu else 0
-                print(f"{name:26} {dtype:9} {engine:6} {statistics.median(ms):8.3f} {megabytes:7.0f}  {loss:.6f}")
+                line = f"{name:26} {dtype:9} {engine:6} {statistics.median(ms):8.3f} {megabytes:7.0f}  {loss:.6f}"
+                print(line, flush=True)
                 del trainer
                 if on_gpu:
                     torch.cuda.empty_cache()

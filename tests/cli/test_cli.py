@@ -231,7 +231,11 @@ def test_report_over_runs(call, folder, tmp_path):
 def test_verify_exits_by_verdict_and_prints_rows(call):
     code, out, error = call("verify", "gatmiry24.lem3", "--json")
     assert (code, error) == (0, "")
-    assert json.loads(out)[0]["name"] == "gatmiry24.lem3"
+    first = json.loads(out)[0]
+    assert first["name"] == "gatmiry24.lem3"
+    _, table, _ = call("verify", "gatmiry24.lem3")
+    assert first["statement"][:40] in table  # and which side of the bound it asks for
+    assert (">=" if first["at_least"] else "<=") in table
 
 
 @pytest.mark.parametrize("nested", [None, "model", "model_state_dict"])

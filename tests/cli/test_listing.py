@@ -201,3 +201,14 @@ def test_a_damaged_record_of_trainings_is_one_line(refused, tmp_path, trainings)
     content = result("yang24.fig3", scale="paper", trainings=trainings)
     write_json(tmp_path / "yang24.fig3.paper.json", content)
     assert "yang24.fig3.paper.json" in refused("list", "figures", "--results", tmp_path)
+
+
+def test_without_a_kind_it_says_what_there_is_to_list(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call("list")
+    everything = json.loads(call("list", "--json")[1])
+    lines = dict(reversed(line.split(maxsplit=1)) for line in re.findall(r"(\d+\s+\w+)  +looped list", out))
+    assert code == 0
+    assert {kind: int(count) for kind, count in lines.items()} == {
+        kind: len(entries) for kind, entries in everything.items() if kind not in ("at_paper_scale", "verdicts")
+    }

@@ -37,7 +37,7 @@ COLUMNS = {"claims": 6, "figures": 7}
 
 
 def list_all(
-    kind: Annotated[str | None, typer.Argument(help="Which of these lists; default all.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="Which of these lists; default: what there is to list.")] = None,
     results: Annotated[
         str | None, typer.Option(metavar="DIR", help="Where `looped reproduce` keeps its results.")
     ] = None,
@@ -46,6 +46,7 @@ def list_all(
 ) -> None:
     """List recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
 
+    Without a kind, the kinds with their numbers; with --json, all lists.
     Models are the kept ones, which every command takes by name; --json prints their numbers as fields.
     A figure's line has the largest scale with a result of today's settings, how many of its claims have which verdict,
     the seeds, the minutes of training, what it still needs at the paper's scale, and its title; numbers in print follow
@@ -87,6 +88,8 @@ def list_all(
             rows.add_row("" if quiet else "none yet: `looped keep` makes one")
         tables.append(rows)
         tables += [] if quiet or title not in closings else closings[title](entries)
+    if kind is None:
+        tables = [_kinds(shown)]
     if "figures" in shown:
         count, total = at_paper_scale([*shown["figures"].values()])
         shown["figures"] = {name: asdict(fact) for name, fact in shown["figures"].items()}
@@ -94,6 +97,15 @@ def list_all(
     if "claims" in shown:
         shown["verdicts"] = _count_verdicts(shown["claims"])
     show(shown, *tables, json=json, quiet=False)
+
+
+def _kinds(shown: dict[str, dict[str, Any]]) -> Table:
+    """How many entries each list has, and the command that shows it."""
+    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for title, entries in shown.items():
+        rows.add_row(str(len(entries)), title, f"looped list {title}")
+    rows.columns[0].justify = "right"
+    return rows
 
 
 def model_line(facts: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from looped.cli.options import Json, Quiet
@@ -50,13 +51,13 @@ def verify(
 
 
 def table(rows: list[Row]) -> Table:
-    """One line a row: what was measured against which bound."""
-    lines = Table(title=f"{len(rows)} rows", box=None, padding=(0, 2, 0, 0))
-    for column in ("name", "form", "measured", "bound", "margin", "verdict", "seconds"):
-        right = column in ("measured", "bound", "margin", "seconds")
-        lines.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column == "name")
+    """One line a row: the statement, and what was measured against which bound."""
+    lines = Table(title=f"{len(rows)} rows", box=None, padding=(0, 2, 1, 0))
+    for column in ("name", "statement", "measured", "", "bound", "verdict"):
+        right = column in ("measured", "bound")
+        lines.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column != "statement")
     for row in rows:
+        relation = ">=" if row.at_least else "<="
         verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
-        numbers = (number(row.measured), number(row.bound), f"{row.margin:.3g}")
-        lines.add_row(row.name, row.form, *numbers, verdict, f"{row.seconds:.1f}")
+        lines.add_row(row.name, escape(row.statement), number(row.measured), relation, number(row.bound), verdict)
     return lines

@@ -120,7 +120,7 @@ class Row(Finding):
     def as_dict(self) -> dict[str, Any]:
         """The row as JSON data; numbers that are not finite become null."""
         words = ("name", "paper", "form", "statement", "instance", "remark")
-        results = ("measured", "bound", "bound_is", "margin", "verdict", "seconds")
+        results = ("measured", "at_least", "bound", "bound_is", "margin", "verdict", "seconds")
         plain = {key: getattr(self, key) for key in words + results}
         return finite(plain | {"plot": None if self.plot is None else vars(self.plot)})
 

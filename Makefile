@@ -37,7 +37,7 @@ format: .venv/dev       ## put the style right
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-GPU_SCRIPTS := $(addprefix benchmarks/,time_to_quality.py side_by_side.py engines.py)
+GPU_SCRIPTS := $(addprefix benchmarks/,time_to_quality.py side_by_side.py)
 
 bench: .venv/dev        ## speed and memory, as ratios within one run; what needs a GPU is left out
 	for script in $(filter-out $(GPU_SCRIPTS),$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done

@@ -100,7 +100,9 @@ def test_commands_exist_with_their_options_and_names(page):
 def check_names(command, given):
     """The recipes, fields, figures, theorems and shifts that a command names are there; placeholders pass."""
     recipe = given.get("recipe")
-    if recipe in recipes():
+    if command == "bench":
+        assert {*(recipe or ())} <= {*recipes()}
+    elif recipe in recipes():
         base = override(experiment(recipe, given["scale"]), given.get("set_") or [])
         if command == "sweep":
             trials(base, read_axes([field for field in given["fields"] or [] if "." in field]))

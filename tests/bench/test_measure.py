@@ -65,6 +65,32 @@ def test_a_step_is_measured():
     assert measure(replace(CASE, engine="gpt2"), CPU, rate=2.0, steps=1).steps == 1
 
 
+def test_flops_of_an_algoformer_count_each_part_as_often_as_it_is_applied():
+    sizes = {"engine": "plain", "recipe": "gao24.chain_of_thought", "batch": 64, "points": 41, "window": 15}
+    block, tokens = 12 * 256**2, 64 * 41 * 7
+    case = Case(loops=20, **sizes)
+    assert case.tokens == tokens
+    assert case.flops == block * tokens * (2 * (1 + 20 + 15) + 4 * (1 + 15 + 15))
+    assert replace(case, predicts=True).flops == block * tokens * 2 * (1 + 20 + 1)
+    all_loops = Case(**{**sizes, "recipe": "yang24.tied"}, loops=20)  # every loop carries gradient
+    assert all_loops.flops == block * all_loops.tokens * (2 * 20 + 4 * 20)
+    assert chosen_cases("paper", "yang24.tied")[0]["batch"] == 256
+    with pytest.raises(ValueError, match="measures decoders and AlgoFormers"):
+        replace(case, recipe="cheng24.relu")
+
+
+@pytest.mark.parametrize("engine", ["plain", "gpt2"])
+def test_a_prediction_is_the_models_own(engine):
+    case = replace(CASE, predicts=True, engine=engine)
+    predictor = timing.ready(case, CPU, steps=1)
+    answers = predictor.step(0)
+    assert answers.shape == (4, 5)
+    assert not answers.requires_grad
+    assert measure(case, CPU, rate=2.0, steps=1).steps == 1
+    with pytest.raises(ValueError, match="`graph` trains"):
+        timing.ready(replace(case, engine="graph"), CPU, steps=1)
+
+
 def test_several_models_train_in_one_step():
     alone, packed = (timing.stepper(replace(CASE, packed=count), CPU, steps=2) for count in (1, 3))
     for trainer in (alone, packed):

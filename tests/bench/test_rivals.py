@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from looped.bench.rivals import LoopedGPT2, RivalTrainer
+from looped.bench.rivals import LoopedGPT2, PublishedTrainer, RivalTrainer
 from looped.experiment import Adam, Experiment, TrainConfig
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
@@ -80,6 +80,19 @@ def test_training_steps_agree(seeds):
         copy.load(ours)
         for name, parameter in model.trained().items():
             torch.testing.assert_close(parameter, copy.trained()[name], atol=1e-9, rtol=1e-9)
+
+
+def test_the_published_step_is_the_same_without_clipping_and_reads_every_norm():
+    optimizer = replace(TRAIN.optimizer, clip=None)
+    experiment = replace(EXPERIMENT, train=replace(TRAIN, optimizer=optimizer))
+    published = PublishedTrainer(experiment, [0, 1], torch.device("cpu"))
+    rival = RivalTrainer(experiment, [0, 1], torch.device("cpu"))
+    for step in range(3):
+        published.step(step)
+        rival.step(step)
+        torch.testing.assert_close(published.loss, rival.loss, atol=1e-9, rtol=1e-9)
+    weights = published.models[-1].trained()
+    assert published.norms == {name: float(weight.grad.norm()) for name, weight in weights.items()}
 
 
 def test_the_compiled_rival_is_the_same_model(monkeypatch):

@@ -66,6 +66,8 @@ def test_check_compares_engines(capsys, monkeypatch):
         (["--check", "--engine", "plain"], "the other engines are compared with plain"),
         (["--check", "--no-rivals"], "nothing to compare"),
         (["--check", "--dtype", "float64"], "leave `--dtype` out"),
+        (["--recipe", "yang24.liner"], "yang24.linear"),
+        (["--predict", "--engine", "fused"], "`fused` trains"),
     ],
 )
 def test_errors_are_one_line(options, reason, refused):

@@ -1,4 +1,4 @@
-"""Time a training step, from sampling to the optimiser: the median over many steps, without set-up."""
+"""Time a training step, from sampling to the optimiser, or a prediction: the median over many, without set-up."""
 
 import contextlib
 import ctypes
@@ -9,13 +9,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from looped.bench.cases import Case, Dtype
-from looped.bench.rivals import RIVALS, RivalTrainer
+from looped.bench.rivals import PUBLISHED, RIVALS, LoopedGPT2, PublishedTrainer, RivalTrainer
 from looped.functional.precision import tf32_products
 from looped.training.engine import ENGINES
 from looped.training.run import Run
@@ -30,7 +31,7 @@ MAX_STEPS, MAX_SECONDS = {"cpu": 50, "cuda": 200}, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The cost of a training step."""
+    """The cost of a training step, or of a prediction."""
 
     case: Case
     """What was measured."""
@@ -65,6 +66,31 @@ class Measured:
         return {**data.pop("case"), **data, "flops": self.case.flops, "tflops": self.tflops, "share": self.share}
 
 
+class Predictor:
+    """Predictions of all labels of one batch, as `model.predict` gives them; or by GPT2Model."""
+
+    def __init__(self, case: Case, device: torch.device):
+        if case.engine not in ("plain", *RIVALS[:2]):
+            raise ValueError(f"`{case.engine}` trains; predictions are by plain, {' and '.join(RIVALS[:2])}.")
+        experiment = case.experiment()
+        dtype = torch.float32 if case.dtype == "tf32" else getattr(torch, case.dtype)
+        config: Any = experiment.model
+        gpt2 = case.engine in RIVALS
+        model: Any = LoopedGPT2(config, compiled=case.engine == RIVALS[1]) if gpt2 else config.build()
+        model = model.to(device, dtype).eval()
+        options = {"loops": case.loops}
+        self.predict = (
+            (lambda prompt: model(prompt, window=1, **options)[0]) if gpt2 else partial(model.predict, **options)
+        )
+        generator = torch.Generator(device).manual_seed(0)
+        self.prompt = experiment.task.sample(batch=case.batch, n=case.points, generator=generator).to(dtype)
+
+    def step(self, step: int) -> torch.Tensor:
+        """Predict; the number of the step does not matter."""
+        with torch.no_grad():
+            return self.predict(self.prompt)
+
+
 def stepper(
     case: Case, device: torch.device, *, steps: int, clip: float | None = 1.0, rate: float = 1e-4
 ) -> Trainer | RivalTrainer:
@@ -73,6 +99,10 @@ def stepper(
         raise ValueError(f"`{case.dtype}` needs a GPU; this is a CPU. Use float32.")
     experiment = case.experiment(steps=steps, clip=clip, rate=rate)
     seeds = range(case.packed)
+    if case.engine == PUBLISHED:
+        if case.dtype == "bfloat16":
+            raise ValueError("the published program computes in float32 or TF32. Use --dtype tf32.")
+        return PublishedTrainer(experiment, seeds, device)
     if case.engine in RIVALS:
         return RivalTrainer(experiment, seeds, device, compiled=case.engine == "gpt2-compile")
     if case.engine not in ENGINES:
@@ -80,6 +110,11 @@ def stepper(
     # these runs are never saved, so the folder is never used
     runs = [Run(Path("bench"), replace(experiment, train=replace(experiment.train, seed=seed))) for seed in seeds]
     return Trainer(runs, device, engine=case.engine)
+
+
+def ready(case: Case, device: torch.device, *, steps: int) -> Trainer | RivalTrainer | Predictor:
+    """What is timed, ready for the first of `steps` steps or predictions; ValueError if it cannot run here."""
+    return Predictor(case, device) if case.predicts else stepper(case, device, steps=steps)
 
 
 def obstacle(case: Case, device: torch.device) -> str:
@@ -103,14 +138,14 @@ def measure(case: Case, device: torch.device, *, rate: float, steps: int | None 
     started = time.perf_counter()
     try:
         with precision(case.dtype):
-            trained = stepper(case, device, steps=warm_up + (steps or MAX_STEPS[device.type]))
+            subject = ready(case, device, steps=warm_up + (steps or MAX_STEPS[device.type]))
             for step in range(warm_up):
-                trained.step(step)
+                subject.step(step)
             if cuda:
                 torch.cuda.synchronize(device)
             setup = time.perf_counter() - started
             peak = _cpu_peak() if not cuda else None
-            times = timed(lambda step: trained.step(warm_up + step), device, steps=steps)
+            times = timed(lambda step: subject.step(warm_up + step), device, steps=steps)
     except torch.OutOfMemoryError:
         return replace(unable, note="out of memory")
     except ValueError as error:

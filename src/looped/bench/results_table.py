@@ -17,7 +17,11 @@ from looped.report.drawing import PALETTE, blank
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LABELS = {"gpt2": "GPT2Model, eager", "gpt2-compile": "GPT2Model, torch.compile"}
+LABELS = {
+    "gpt2": "GPT2Model, eager",
+    "gpt2-compile": "GPT2Model, torch.compile",
+    "published": "as the published program",
+}
 """The rivals' names in a figure."""
 
 
@@ -25,9 +29,10 @@ def table(results: Sequence[Measured], title: str) -> Table:
     """A row for each case that could run; `speed` is how many times faster it is than GPT2Model in eager PyTorch."""
     results = [result for result in results if result.ms is not None]
     rows = Table(title=title)
-    names = ("engine", "precision", "batch", "b", "T", "points", "models", "ms a step", "TFLOP/s", "share", "memory")
-    for name in (*names, "set-up", "speed"):
-        rows.add_column(name, justify="left" if name in ("engine", "precision") else "right")
+    texts, counts = ("recipe", "engine", "precision"), ("batch", "b", "T", "points", "models")
+    time = "ms a prediction" if results and results[0].case.predicts else "ms a step"
+    for name in (*texts, *counts, time, "TFLOP/s", "share", "memory", "set-up", "speed"):
+        rows.add_column(name, justify="left" if name in texts else "right")
     for result in results:
         case = result.case
         assert result.ms is not None
@@ -35,6 +40,7 @@ def table(results: Sequence[Measured], title: str) -> Table:
         eager = next((other.ms for other in same if other.case.engine == RIVALS[0]), None)
         sizes = (case.batch, case.loops, case.window, case.points, case.packed)
         rows.add_row(
+            case.recipe,
             case.engine,
             case.dtype,
             *map(str, sizes),
@@ -67,7 +73,8 @@ def bench_figure(results: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
     done = [result for result in results if result.ms is not None]
     series = Counter(_series(result) for result in done).most_common(1)[0][0]
     shown = [result for result in done if _series(result) == series]
-    loops, window, points, packed, dtype = series
+    recipe, loops, window, points, packed = series
+    dtype = shown[0].case.dtype
     with blank(size) as figure:
         left, right = figure.subplots(1, 2)
         for index, engine in enumerate(dict.fromkeys(result.case.engine for result in shown)):
@@ -83,14 +90,15 @@ def bench_figure(results: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
             ax.set_xscale("log", base=2)
             ax.set_xticks(batches, [str(batch) for batch in batches])
             ax.minorticks_off()
-            ax.set(xlabel=f"batch (b={loops}, T={window}, {points} points, {dtype}{models})")
+            ax.set(xlabel=f"batch ({recipe}, b={loops}, T={window}, {points} points, {dtype}{models})")
             log_y(ax)
-        left.set(ylabel="milliseconds a step")
+        left.set(ylabel="milliseconds a prediction" if shown[0].case.predicts else "milliseconds a step")
         right.set(ylabel="TFLOP/s")
         finish(figure, columns=3)
     return figure
 
 
-def _series(result: Measured) -> tuple[int, int, int, int, str]:
+def _series(result: Measured) -> tuple[str, int, int, int, int]:
+    """What the points of a line share, but for the precision: the published program has its own."""
     case = result.case
-    return case.loops, case.window, case.points, case.packed, case.dtype
+    return case.recipe, case.loops, case.window, case.points, case.packed

@@ -1,4 +1,5 @@
-"""What people would use instead: Hugging Face's `GPT2Model`, looped through `inputs_embeds`, eager or compiled.
+"""What people would use instead: Hugging Face's `GPT2Model`, looped through `inputs_embeds`, eager or compiled;
+and a training step as the published program takes it.
 
 The mathematics is equal: the same prompts, read-in, positions and final LayerNorm inside every loop, window of loss and
 of gradient, clipping and Adam; the same initial weights for the same seed. Adam is fused, like ours; attention is the
@@ -20,8 +21,9 @@ from looped.models.decoder import DecoderConfig, LoopedDecoder, interleave
 from looped.prompt import Prompt
 from looped.training.importer import IGNORED, rename, renamed
 
-RIVALS = ("gpt2", "gpt2-compile")
-"""Eager PyTorch, and `torch.compile` of the GPT2Model."""
+PUBLISHED = "published"
+RIVALS = ("gpt2", "gpt2-compile", PUBLISHED)
+"""Eager PyTorch, `torch.compile` of the GPT2Model, and eager PyTorch as the published program uses it."""
 
 
 def transformers() -> Any:
@@ -43,7 +45,7 @@ class LoopedGPT2(nn.Module):
 
     def __init__(self, config: DecoderConfig, *, compiled: bool = False):
         super().__init__()
-        if config.inject != "add" or not config.inside:
+        if not isinstance(config, DecoderConfig) or config.inject != "add" or not config.inside:
             raise ValueError("the rival is yang24's decoder: it needs `inject='add'` and `inside=true`.")
         package = transformers()
         sizes = {"n_positions": config.positions, "n_embd": config.width, "n_layer": config.layers}
@@ -101,17 +103,15 @@ class RivalTrainer:
     """The training step as a user of transformers writes it; several models take their steps in turn."""
 
     def __init__(self, experiment: Experiment, seeds: Sequence[int], device: torch.device, *, compiled: bool = False):
-        assert isinstance(experiment.model, DecoderConfig)
         self.config, self.task, self.loops = experiment.train, experiment.task, experiment.model.loops
         self.half = self.config.dtype == "bfloat16"
         self.dtype = torch.float32 if self.half else getattr(torch, self.config.dtype)
-        if self.config.grad != self.config.window:
+        if (self.config.grad or self.loops) != self.config.window:
             raise ValueError("the rival has one window: `grad` and `window` must agree.")
         if compiled:
             torch.compiler.reset()  # compile each case for its own shapes, without reaching the limit on recompilations
         self.models = [self._build(experiment.model, seed, device, compiled) for seed in seeds]
-        options = {"lr": self.config.optimizer.learning_rate, "betas": self.config.optimizer.betas, "fused": True}
-        self.optimizers = [torch.optim.Adam(model.trained().values(), **options) for model in self.models]
+        self.optimizers = [self._adam(model) for model in self.models]
         self.generators = [torch.Generator(device).manual_seed(stream(seed, "prompts")) for seed in seeds]
         self.loss = torch.zeros(len(seeds), device=device)
         """The loss of the last step, one per model."""
@@ -143,10 +143,46 @@ class RivalTrainer:
             for model, adam in zip(self.models, self.optimizers, strict=True)
         ]
 
-    def _build(self, config: DecoderConfig, seed: int, device: torch.device, compiled: bool) -> LoopedGPT2:
+    def _adam(self, model: LoopedGPT2) -> torch.optim.Adam:
+        options = {"lr": self.config.optimizer.learning_rate, "betas": self.config.optimizer.betas, "fused": True}
+        return torch.optim.Adam(model.trained().values(), **options)
+
+    def _build(self, config: Any, seed: int, device: torch.device, compiled: bool) -> LoopedGPT2:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream(seed, "weights"))
             ours = config.build()
             model = LoopedGPT2(config, compiled=compiled)
         model.load(ours)
         return model.to(device, self.dtype).train()
+
+
+class PublishedTrainer(RivalTrainer):
+    """The step of yang24's published program, as it is described: eager, float32 (TF32 where that is allowed).
+
+    Prompts are drawn on the CPU and copied; the norm of every weight's gradient, and the loss, are read on the host in
+    every step; PyTorch's default Adam; no clipping.
+    """
+
+    def __init__(self, experiment: Experiment, seeds: Sequence[int], device: torch.device):
+        super().__init__(experiment, seeds, device)
+        self.device = device
+        self.generators = [torch.Generator().manual_seed(stream(seed, "prompts")) for seed in seeds]
+        self.norms: dict[str, float] = {}
+        """The norms of the last step's gradients, of the last model."""
+
+    def step(self, step: int) -> None:
+        """Sample, copy, loop, loss, backward, read norms and loss, Adam."""
+        size = {"batch": self.config.batch, "n": self.config.points}
+        for index, (model, optimizer) in enumerate(zip(self.models, self.optimizers, strict=True)):
+            prompt = self.task.sample(**size, generator=self.generators[index]).to(self.device).to(self.dtype)
+            optimizer.zero_grad()
+            outputs = model(prompt, loops=self.loops, window=self.config.window)
+            loss = self.task.error(outputs, prompt).mean()
+            loss.backward()
+            self.norms = {name: weight.grad.norm().item() for name, weight in model.trained().items()}  # type: ignore[union-attr]
+            optimizer.step()
+            self.loss[index] = loss.detach().item()
+
+    def _adam(self, model: LoopedGPT2) -> torch.optim.Adam:
+        options = {"lr": self.config.optimizer.learning_rate, "betas": self.config.optimizer.betas}
+        return torch.optim.Adam(model.trained().values(), **options)

@@ -8,10 +8,10 @@ import torch
 import typer
 
 from looped.bench.agreement import compare, rounding
-from looped.bench.cases import Case, Dtype, chosen_cases, left_out
-from looped.bench.measure import Measured, matrix_rate, measure, obstacle, stepper
+from looped.bench.cases import RECIPE, Case, Dtype, chosen_cases, left_out
+from looped.bench.measure import Measured, matrix_rate, measure, obstacle, ready
 from looped.bench.results_table import bench_figure, notes, table
-from looped.bench.rivals import RIVALS, transformers
+from looped.bench.rivals import PUBLISHED, RIVALS, transformers
 from looped.cli.options import Device, Json, Quiet, pick_device
 from looped.cli.output import number, progress_lines, show
 from looped.files import finite, write_json
@@ -24,6 +24,9 @@ Count = list[int] | None
 
 
 def bench(
+    recipe: Annotated[
+        list[str] | None, typer.Option(help=f"Whose model and task; may be repeated. Default: {RECIPE}.")
+    ] = None,
     engine: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join((*ENGINES, *RIVALS))}; may be repeated. Default: all.")
     ] = None,
@@ -39,18 +42,23 @@ def bench(
     steps: Annotated[
         int | None, typer.Option(help="Timed steps; default 2 s, up to 200 on a GPU, 50 on a CPU.")
     ] = None,
-    rivals: Annotated[bool | None, typer.Option(help="Also Hugging Face's GPT2Model, eager and compiled.")] = None,
+    rivals: Annotated[
+        bool | None, typer.Option(help="Also Hugging Face's GPT2Model, eager, compiled, and as the published program.")
+    ] = None,
+    predict: Annotated[bool, typer.Option("--predict", help="Time predictions, not training steps.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Only check that all engines compute the same.")] = False,
     out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write bench.json, .png and .svg there.")] = None,
     device: Device = "auto",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Measure speed and memory of a training step, against what a person would use instead.
+    """Measure speed and memory of a training step, or of a prediction, against what a person would use instead.
 
-    A step is sampling, loops, loss, clipping and Adam. TFLOP/s count only the products with the block's weights;
+    A step is sampling, loops, loss, clipping and Adam. TFLOP/s count only the products with the blocks' weights;
     `share` is relative to a large matrix product measured in the same run; `speed` is relative to GPT2Model in eager
-    PyTorch; `set-up` is compiling, capturing and warming up, which is not part of a step's time.
+    PyTorch; `set-up` is compiling, capturing and warming up, which is not part of a step's time. The rival `published`
+    takes the step of yang24's published program: float32, in TF32 on a GPU, prompts drawn on the CPU, and a number read
+    on the host for every weight. Rivals are written for yang24's decoder.
 
     Example: `looped bench --batch 64 --batch 1024 --loops 20 --window 15`
     """
@@ -59,30 +67,40 @@ def bench(
         raise ValueError(f"`--steps` must be at least 1; got {steps}.")
     if check and dtype not in (None, "float32"):
         raise ValueError("`--check` compares in float32 with TF32 off; leave `--dtype` out.")
-    asked = [*(engine or ENGINES), *(RIVALS if rivals or (rivals is None and not engine) else ())]
+    asked = [
+        *(engine or (["plain"] if predict else ENGINES)),
+        *(RIVALS if rivals or (rivals is None and not engine) else ()),
+    ]
     names = [name for name in dict.fromkeys(asked) if rivals is not False or name not in RIVALS]
     if not names:
         raise ValueError("`--no-rivals` leaves nothing to measure; name an engine of ours, or leave it out.")
     precision: Dtype = dtype or ("bfloat16" if place.type == "cuda" and not check else "float32")
     size: Scale = scale or ("paper" if place.type == "cuda" else "cpu")
-    chosen = chosen_cases(size, batch=batch, loops=loops, window=window, points=points)
-    default_sizes = not any((batch, loops, window, points))
-    cases = [
-        Case(engine=name, packed=packed, dtype=precision, scale=size, **sizes)
-        for sizes in chosen
-        for name in names
-        if not (default_sizes and left_out(name, sizes, chosen))
-    ]
+    sizes = {"batch": batch, "loops": loops, "window": window, "points": points}
+    default_sizes = not any(sizes.values())
+    cases = []
+    for model in dict.fromkeys(recipe or [RECIPE]):
+        chosen = chosen_cases(size, model, **sizes)
+        base = Case(
+            engine=names[0], recipe=model, predicts=predict, packed=packed, dtype=precision, scale=size, **chosen[0]
+        )
+        cases += [
+            replace(base, engine=name, dtype=_precision_of(name, precision), **case)
+            for case in chosen
+            for name in names
+            if not (default_sizes and left_out(name, case, chosen))
+        ]
     origin = provenance(place)
     if any(name in RIVALS for name in names):
         origin |= {"transformers": transformers().__version__}
     for case in cases[: len(names)]:  # engines asked for by name must run; the notes list others that cannot
         if case.engine in (engine or ["plain"]):
-            stepper(case, place, steps=1)
+            ready(case, place, steps=1)
     if check:
-        if len(chosen) > 1 and not default_sizes:
-            raise ValueError(f"`--check` compares at one size; got {len(chosen)}. Give every option once.")
+        if len({case.sizes for case in cases}) > 1 and not default_sizes:
+            raise ValueError("`--check` compares at one size; got several. Give every option once.")
         middle = next((case for case in cases if case.batch == 64), cases[0])
+        names = [name for name in names if name != PUBLISHED]  # its prompts are drawn on the CPU
         _check(middle, [name for name in names if name != "plain"], place, origin, json=json, quiet=quiet)
         return
     if out is not None:
@@ -99,6 +117,11 @@ def bench(
         remarks = [*remarks, f"Saved in {Path(out) / 'bench.json'}, bench.png and bench.svg."]
     title = f"{origin['device']}; a large matrix product in {precision}: {number(measured[0].rate)} TFLOP/s"
     show(data, table(measured, title), notes=remarks, json=json, quiet=quiet)
+
+
+def _precision_of(engine: str, asked: Dtype) -> Dtype:
+    """The published program knows no bfloat16."""
+    return "tf32" if engine == PUBLISHED and asked == "bfloat16" else asked
 
 
 def _measure_all(cases: list[Case], device: torch.device, steps: int | None, *, quiet: bool) -> list[Measured]:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from looped.models.gradients import GradientRule
 from looped.models.loop import Context, ExitRule, Settled, State, check_loops, settle, unroll
 from looped.prompt import AnyPrompt, P, Prompt
 
@@ -86,16 +87,22 @@ class LoopedModel(nn.Module, ABC):
         """Predictions of +y at the scored positions."""
 
     def forward(
-        self, prompt: AnyPrompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1
-    ) -> Float[Tensor, "kept *answers"]:
+        self, prompt: AnyPrompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1,
+        gradient: GradientRule | None = None,
+    ) -> Float[Tensor, "kept *answers"]:  # fmt: skip
         """Predictions after each of the last `keep` of `loops` loops, with gradient through the last `grad`.
 
-        An answer is (*models, batch, positions), with an axis of outputs behind where a position has several.
+        `gradient` is another rule in place of `grad`. An answer is (*models, batch, positions), with an axis of outputs
+        behind where a position has several.
         """
         context = self.embed(prompt)
         state = self.start(context)
-        loops = self.config.loops if loops is None else loops
-        return unroll(self.step, state, context, loops=loops, grad=grad, keep=keep, collect=self.readout)
+        windows = {"loops": self.config.loops if loops is None else loops, "keep": keep, "collect": self.readout}
+        if gradient is None:
+            return unroll(self.step, state, context, grad=grad, **windows)
+        if grad is not None:
+            raise ValueError(f"`grad` and `gradient` exclude each other; got {grad} and {gradient}. Leave one out.")
+        return torch.stack(gradient(self.step, state, context, batch_axes=len(prompt.places) - 1, **windows))
 
     @torch.no_grad()
     def predict(self, prompt: AnyPrompt, *, loops: int | None = None) -> Float[Tensor, "*answers"]:

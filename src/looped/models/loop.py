@@ -60,9 +60,15 @@ def collected(
         state_{t+1} = step(state_t, context, t),  t = 0 .. loops-1
 
     `grad` is how many of the last loops carry gradient (None: all). The loops before run without a graph, so they cost
-    time and no memory. `keep` and `grad` are independent: the window of the loss and that of the gradient.
+    time and no memory. Where gradients are computed `keep` may not be more: those loops would teach nothing.
     """
     check_loops(loops, grad=grad, keep=keep)
+    if grad is not None and grad < keep and torch.is_grad_enabled():
+        raise ValueError(
+            f"`grad`={grad} is less than `keep`={keep}: the first {keep - grad} of the loops that are read would carry "
+            f"no gradient. Raise `grad`, lower `keep` (the loss's `window`), or take each loop's loss back by "
+            f"`gradient=Truncated(back={grad})`."
+        )
     prefix = 0 if grad is None else loops - grad
     results: list[T] = []
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from looped.config import LATER, decode, encode
 from looped.functional.schedules import Schedule, Trapezoid
 from looped.models.base import ModelConfig
+from looped.models.gradients import GradientRule
 from looped.tasks.task import SequenceTask, Task
 from looped.upgrade import CARRIED_OVER, upgrade
 
@@ -95,6 +96,12 @@ class TrainConfig:
     """Predictions of the last `window` loops enter the loss: the paper's T."""
     grad: int | None = None
     """The last `grad` loops carry gradient; None: all. Weight tying needs all."""
+    gradient: GradientRule | None = field(default=None, metadata=LATER)
+    """Another way of the gradient than through the last `grad` loops (`models/gradients.py`); None: that."""
+    loop_weights: tuple[float, ...] | None = field(default=None, metadata=LATER)
+    """Weights of the window's loops in the loss, the last loop's last; None: all weigh the same."""
+    jacobian: float = field(default=0.0, metadata=LATER)
+    """Factor of a penalty on the Jacobian of the last loop (`models/gradients.py`); 0: none."""
     depth: Schedule | None = None
     """Added to the model's `loops` at each step, so that a step may have fewer loops or more; None: nothing."""
     dims: Schedule | None = None
@@ -142,8 +149,24 @@ class TrainConfig:
             raise ValueError(f"`emphasis` must be between 0 and {MAX_EMPHASIS}; got {self.emphasis}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"`dropout` must be at least 0 and below 1; got {self.dropout}.")
+        self._check_loops()
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"`average` must be between 0 and 1; got {self.average}.")
+
+    def _check_loops(self) -> None:
+        weights, rule = self.loop_weights, self.gradient
+        if weights is not None and (len(weights) != self.window or min(weights) < 0 or not weights[-1]):
+            raise ValueError(
+                f"`loop_weights` are window={self.window} numbers of at least 0, the last above 0; got {list(weights)}."
+            )
+        if rule is not None and self.grad is not None:
+            raise ValueError(f"`gradient` takes the place of `grad`, which must be null then; got {self.grad}.")
+        if rule is not None and rule.last_only and self.window > 1:
+            raise ValueError(
+                f"{type(rule).__name__} gives gradient to the last loop alone; got window={self.window}. Set it to 1."
+            )
+        if self.jacobian < 0:
+            raise ValueError(f"`jacobian` must be at least 0; got {self.jacobian}.")
 
     def windows(self, loops: int) -> dict[str, int | None]:
         """`grad` and `keep` at a step of `loops` loops: at most `loops`."""
@@ -243,10 +266,10 @@ class Experiment(Setup):
                 f"`depth` is added to `loops`, and every step needs at least 1 loop; got {fewest} with loops={loops}. "
                 "Raise `depth` or `loops`."
             )
-        if train.grad is not None and self.model.has_read_in and not self.model.injects:
+        if (train.grad or train.gradient) and self.model.has_read_in and not self.model.injects:
             raise ValueError(
-                "without injection the prompt enters by the first state alone: `grad` must be null (all loops), "
-                f"or the read-in is never trained; got {train.grad}."
+                "without injection the prompt enters by the first state alone: `grad` and `gradient` must be null (all "
+                f"loops), or the read-in is never trained; got {train.grad or train.gradient}."
             )
         if train.emphasis and isinstance(self.task, SequenceTask):
             raise ValueError(f"`emphasis` counts the pairs of a prompt, and a sequence has none; got {train.emphasis}.")

@@ -4,7 +4,7 @@ A claim fails for the reason that its sentence names: the model that it praises 
 rises. `test_every_study.py` holds that no claim is missing here, and that every plant fails.
 """
 
-from looped.papers import chen24
+from looped.papers import chen24, parts
 from studies.planted import plant
 
 LOOPED, UNLOOPED = "looped transformer", "transformer"
@@ -221,7 +221,13 @@ RELEASED = {
 }
 """The same claims on the released program's settings."""
 
-PLANTS = {**CHEN24, **CHENG24, **RELEASED, **GAO24, **GATMIRY24, **YANG24}
+PARTS = {
+    f"parts.compared.{recipe.__name__}": plant("is larger", "by_loops", part=part)
+    for part, recipe in parts.PARTS.items()
+    if part != parts.PLAIN
+}
+
+PLANTS = {**CHEN24, **CHENG24, **RELEASED, **GAO24, **GATMIRY24, **YANG24, **PARTS}
 """Claim -> its planted failure."""
 
 

@@ -77,11 +77,15 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it."""
         *lead, seq, _ = x.shape
+        mixed = self.mix(*self.project(x), is_causal=self.causal)
+        return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (rows, heads, seq, head_width)."""
         q_bias, _, v_bias = self.qkv.bias.chunk(3, -1)
         qkv = self.qkv(x, torch.cat([q_bias, torch.zeros_like(q_bias), v_bias], -1))
-        q, k, v = qkv.view(-1, seq, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
-        mixed = self.mix(q, k, v, is_causal=self.causal)
-        return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
+        q, k, v = qkv.view(-1, x.shape[-2], 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        return q, k, v
 
 
 class MLP(nn.Module):
@@ -132,10 +136,11 @@ class Block(nn.Module):
 
     def initialize(self, *, num_layers: int) -> None:
         """GPT-2's initial weights: N(0, 0.02), residual projections divided by sqrt(2 num_layers), biases zero."""
-        for layer in (self.attention.qkv, self.attention.proj, self.mlp.fc, self.mlp.proj):
-            residual = layer in (self.attention.proj, self.mlp.proj)
-            nn.init.normal_(layer.weight, std=0.02 / (2 * num_layers) ** 0.5 if residual else 0.02)
-            nn.init.zeros_(layer.bias)
+        for name, layer in self.named_modules():
+            if isinstance(layer, Linear):
+                residual = name.endswith("proj")
+                nn.init.normal_(layer.weight, std=0.02 / (2 * num_layers) ** 0.5 if residual else 0.02)
+                nn.init.zeros_(layer.bias)
 
 
 M = TypeVar("M", bound=nn.Module)

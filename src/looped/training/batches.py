@@ -78,6 +78,13 @@ class Batches:
         weights = weights.expand(prompt.places)
         return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
 
+    def weigh_loops(self, error: Tensor) -> Tensor:
+        """Errors after the loops of the window, each times its weight; a step of fewer loops has the last weights."""
+        if self.config.loop_weights is None:
+            return error
+        weights = error.new_tensor(self.config.loop_weights[-len(error) :])
+        return error * (weights / weights.mean()).view(-1, *[1] * (error.ndim - 1))
+
     def num_pairs(self, step: int) -> int | None:
         """How many pairs a step's prompts have: the scored ones, rounded up to a quarter of all; None: all.
 

@@ -17,11 +17,13 @@ from looped.prompt import AnyPrompt, Prompt
 from looped.training.batches import Batches, Now
 from looped.training.distributed import ALONE, Team
 from looped.training.distributed import join as join_ranks
+from looped.training.draws import add_noise
 from looped.training.dropout import add_dropout
 from looped.training.engine import Plain, check_engine, choose
 from looped.training.folder import Checkpoint, traceless
 from looped.training.kept import locate, refuse_training
 from looped.training.optim import Optimizers
+from looped.training.passes import ExtraLoss
 from looped.training.pieces import follow
 from looped.training.run import Run, digest, load_weights
 from looped.training.stacks import last_common_checkpoints
@@ -151,6 +153,9 @@ class Trainer(TrainingLoop):
         self.model = stack(models) if self.stacked else models[0]
         self.batches = Batches(self.experiment, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal)
         self.engine, self.passes = choose(self, engine)
+        add_noise(self.passes.low, self.batches.generators)
+        if ExtraLoss.needed(self.passes.low, self.config):
+            self.passes.extra = ExtraLoss(self.passes.low, self.config, self.batches.generators)
         if self.config.dropout:
             add_dropout(self.passes.low, self.config.dropout, self.batches.generators)
         captured = not isinstance(self.engine, Plain)
@@ -190,7 +195,9 @@ class Trainer(TrainingLoop):
                 "`emphasis` weighs the pairs that a model answers, and this one answers the last alone; "
                 f"got {self.config.emphasis}. Set `train.emphasis=0`."
             )
-        loss = self._weighted(error, prompt, batch)
+        loss = self._weighted(self.batches.weigh_loops(error), prompt, batch)
+        if self.passes.extra is not None and self.passes.extra.loss is not None:
+            loss = loss + _share(self.passes.extra.loss, prompt, batch)
         for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss), strict=True):
             weight.grad = gradient
         self.team.add_gradients(self.model)

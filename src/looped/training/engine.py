@@ -83,8 +83,8 @@ class Graphs:
         self.next = step + 1
         cut = trainer.batches.num_pairs(step)
         loops, windows = trainer.batches.loops(step)
-        # with dropout all loops read one context, whose draws the loops ahead must share
-        steady = trainer.passes.low.steady and not trainer.config.dropout
+        # where a model draws, all loops read one context, whose draws the loops ahead must share
+        steady = trainer.passes.low.steady and not trainer.config.dropout and not trainer.random
         ahead, last = split(loops, windows, steady=steady)
         begin, loop, finish = ("begin", cut), ("loop", cut), ("finish", cut, ahead > 0, last, *windows.values())
         keys = [begin, *([loop] if ahead else []), finish]
@@ -217,6 +217,10 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
         raise ValueError(f"engine `{name}` is for one process; a torchrun job trains with --engine plain.")
     if trainer.team.joined and trainer.config.dropout:
         raise ValueError(f"a torchrun job trains without dropout; got {trainer.config.dropout}. Use one process.")
+    if trainer.team.joined and trainer.random:
+        raise ValueError(
+            "a torchrun job trains no model that draws random numbers, and this one does. Use one process."
+        )
     if not on_gpu or name == "plain" or trainer.team.joined:
         return Plain(trainer), Passes(trainer.model, dtype)
     if name == "graph":

@@ -59,7 +59,7 @@ class AdamW(OptimizerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Muon(OptimizerConfig):
-    """Muon for the matrices of the blocks, Adam for all other weights."""
+    """Muon for the matrices, Adam for vectors and for what `LoopedModel.left_to_adam` names: embeddings, read-out..."""
 
     muon_learning_rate: float = 0.01
     """Muon's learning rate, in units of the update's root mean square."""

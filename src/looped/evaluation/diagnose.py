@@ -16,7 +16,7 @@ from torch import Tensor
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import over_tokens, weight_of
 from looped.evaluation.radius import normal_like, spectral_radius
-from looped.functional.streams import stream
+from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
 from looped.models.kernel_transformer import KernelTransformerConfig
 from looped.models.loop import Context, State, leaves, tree_map
@@ -80,6 +80,7 @@ class Diagnosis(Findings):
 
 
 @torch.no_grad()
+@seeded(0, "evaluation")
 def diagnose(
     model: LoopedModel,
     task: Task,

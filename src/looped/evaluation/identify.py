@@ -18,6 +18,7 @@ from torch.autograd.functional import jvp
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Findings
+from looped.functional.streams import seeded
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -84,6 +85,7 @@ class _Half(NamedTuple):
     sizes: tuple[float, float]
 
 
+@seeded(0, "evaluation")
 def identify(
     model: LoopedModel,
     task: Task,

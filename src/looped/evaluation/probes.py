@@ -15,7 +15,7 @@ from torch import Tensor
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import weight_of
-from looped.functional.streams import stream
+from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
 from looped.tasks.task import Task
@@ -80,6 +80,7 @@ class Probes(Findings):
     """The same for probes trained on w = 1 alone, which know only the distribution of x; judged like the others."""
 
 
+@seeded(0, "evaluation")
 def probe(
     model: LoopedModel,
     task: Task,

@@ -79,6 +79,8 @@ class LoopedModel(nn.Module, ABC):
     """Whether `cost` adds to the training loss."""
     causal: bool = False
     """Whether the answer to every pair reads only the pairs before it, so that a prompt may be cut."""
+    left_to_adam: str = r"embed|position|token|words|read_?in|read_?out|(^|\.)(lm_)?head\."
+    """The matrices that the optimiser Muon leaves to Adam, as it leaves vectors: a pattern of their names."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()

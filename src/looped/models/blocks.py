@@ -147,10 +147,16 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def stack(models: Sequence[M]) -> M:
-    """Make models of one shape into one model: every parameter gets a leading axis of models."""
+    """Make models of one shape into one model: every parameter and buffer gets a leading axis of models."""
     stacked = copy.deepcopy(models[0])
-    for name, parameter in models[0].named_parameters():
-        owner, _, leaf = name.rpartition(".")
-        values = torch.stack([model.get_parameter(name).detach() for model in models])
-        setattr(stacked.get_submodule(owner), leaf, nn.Parameter(values, requires_grad=parameter.requires_grad))
+    joined: dict[Tensor, Tensor] = {}  # a weight that two layers share stays shared
+    for kind in ("named_parameters", "named_buffers"):
+        parts = [dict(getattr(model, kind)(remove_duplicate=False)) for model in models]
+        for name, first in parts[0].items():
+            if first not in joined:
+                values = torch.stack([tensors[name].detach() for tensors in parts])
+                is_weight = isinstance(first, nn.Parameter)
+                joined[first] = nn.Parameter(values, requires_grad=first.requires_grad) if is_weight else values
+            owner, _, leaf = name.rpartition(".")
+            setattr(stacked.get_submodule(owner), leaf, joined[first])
     return stacked

@@ -2,8 +2,9 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,8 +12,8 @@ import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, TrainConfig
-from looped.functional.streams import stream
-from looped.models.blocks import stack
+from looped.files import log
+from looped.functional.streams import GlobalStream, seeded
 from looped.prompt import AnyPrompt, Prompt
 from looped.training.batches import Batches, Now
 from looped.training.distributed import ALONE, Team
@@ -21,12 +22,13 @@ from looped.training.draws import add_noise
 from looped.training.dropout import add_dropout
 from looped.training.engine import Plain, check_engine, choose
 from looped.training.folder import Checkpoint, traceless
+from looped.training.joining import NotStackable, draws_random_numbers, few_prompts, join_models
 from looped.training.kept import locate, refuse_training
 from looped.training.optim import Optimizers
 from looped.training.passes import ExtraLoss
 from looped.training.pieces import follow
 from looped.training.run import Run, digest, load_weights
-from looped.training.stacks import last_common_checkpoints
+from looped.training.stacks import last_common_checkpoints, parts_of
 from looped.training.stopping import Interrupted, stop_signals, writing
 from looped.training.threads import at_threads, check_threads, recorded
 from looped.training.tracking import Board, boards
@@ -75,7 +77,10 @@ def train_seeds(
     threads: int | None = None,
     track: Sequence[str] = (),
 ) -> list[Run]:
-    """Train one model a seed, all as one stack of models; each run equals training it alone, up to rounding."""
+    """Train one model a seed, all as one stack of models; each run equals training it alone, up to rounding.
+
+    Models that no stack can hold are trained one after another; one line says so, and why.
+    """
     _check_experiment(experiment)
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
@@ -124,13 +129,25 @@ def _train(
             if checkpoint is None or not checkpoint.finished:
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
         stopping = held.enter_context(stop_signals())
+        saved = {run.path: checkpoint for run, checkpoint in zip(runs, latest, strict=True)}
         for members in groups.values():
-            if stopping.is_set():  # in the last step of the group before
-                raise Interrupted(f"stopped between runs; everything is saved in {runs[0].path.parent}.")
-            trainer = Trainer([runs[index] for index in members], team.place(device), engine, team)
-            trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
-            trainer.run_all(progress if team.leads else None, track)
+            for trainer in trainers([runs[index] for index in members], team.place(device), engine, team):
+                if stopping.is_set():  # in the last step of the group before
+                    raise Interrupted(f"stopped between runs; everything is saved in {runs[0].path.parent}.")
+                checkpoints = [saved[run.path] for run in trainer.runs]
+                trainer.restore([checkpoint for checkpoint in checkpoints if checkpoint is not None])
+                trainer.run_all(progress if team.leads else None, track)
         return runs
+
+
+def trainers(runs: Sequence[Run], device: torch.device, engine: str, team: Team) -> Iterator["Trainer"]:
+    """One trainer of all runs as a stack; where no stack can hold them, a line that says so, and one after another."""
+    try:
+        together = [Trainer(runs, device, engine, team)]
+    except NotStackable as error:
+        log.warning(f"looped: these {len(runs)} models are trained one after another, not as a stack: {error}.")
+        together = (Trainer([run], device, engine, team) for run in runs)
+    yield from together
 
 
 class Trainer(TrainingLoop):
@@ -150,7 +167,8 @@ class Trainer(TrainingLoop):
         known = self.runs[0].provenance() if self.runs[0].steps else {}
         self.began: dict[str, Any] = {key: value for key, value in known.items() if key == "start"}
         models = [self._build(seed) for seed in self.seeds]
-        self.model = stack(models) if self.stacked else models[0]
+        self.model = join_models(models, self.experiment) if self.stacked else models[0]
+        self.draws = GlobalStream(self.seeds[0], "draws", device)
         self.batches = Batches(self.experiment, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal)
         self.engine, self.passes = choose(self, engine)
         add_noise(self.passes.low, self.batches.generators)
@@ -159,7 +177,8 @@ class Trainer(TrainingLoop):
         if self.config.dropout:
             add_dropout(self.passes.low, self.config.dropout, self.batches.generators)
         captured = not isinstance(self.engine, Plain)
-        self.optimizers = Optimizers(self.model, self.config.optimizer, captured=captured, dtype=self.passes.dtype)
+        how = {"captured": captured, "dtype": self.passes.dtype, "stacked": self.stacked}
+        self.optimizers = Optimizers(self.model, self.config.optimizer, **how)
         self.average = None if self.config.average is None else {k: v.clone() for k, v in self.weights().items()}
         # loss, error, gradient norm of each model since the last line; first step with a loss not finite, or `steps`
         self.sums = torch.zeros(3, len(runs), device=device)
@@ -181,7 +200,13 @@ class Trainer(TrainingLoop):
 
     def step(self, now: int) -> None:
         """One optimiser step, by the engine; nothing in it waits for the device or branches on a tensor's value."""
-        self.engine.step(now)
+        with self.draws.drawing():
+            self.engine.step(now)
+
+    @cached_property
+    def random(self) -> bool:
+        """Whether the model draws random numbers of its own; a stack never does."""
+        return not self.stacked and draws_random_numbers(self.model, few_prompts(self.model, self.experiment, 0))
 
     def learn(self, prompt: Any, outputs: Tensor, now: Now, whole: AnyPrompt | None = None) -> None:
         """Judge the outputs and update the weights; `prompt` are this rank's rows of the `whole` batch.
@@ -263,6 +288,7 @@ class Trainer(TrainingLoop):
                 **{name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()},
                 "sums": self.sums[:, index],
                 "generator": self.batches.generators[index].get_state(),
+                **{f"random/{place}": state for place, state in self.draws.drawn.items()},
             }
             for index in range(len(self.runs))
         ]
@@ -273,13 +299,14 @@ class Trainer(TrainingLoop):
 
     def load(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Take everything that `checkpoints` gave."""
-        self.model.load_state_dict(self._joined(checkpoints, "model"))
-        self.optimizers.load(self._joined(checkpoints, "optimizer"))
+        self.model.load_state_dict(parts_of(checkpoints, "model", self.device))
+        self.optimizers.load(parts_of(checkpoints, "optimizer", self.device))
         for index, checkpoint in enumerate(checkpoints):
             self.batches.generators[index].set_state(checkpoint.tensors["generator"])
             self.sums[:, index] = checkpoint.tensors["sums"].to(self.device)
+        self.draws.go_on(checkpoints[0].part("random"))
         if self.average is not None:
-            for name, value in self._joined(checkpoints, "average").items():
+            for name, value in parts_of(checkpoints, "average", self.device).items():
                 self.average[name].copy_(value)
 
     def weights(self) -> dict[str, Tensor]:
@@ -291,8 +318,7 @@ class Trainer(TrainingLoop):
         raise Diverged(f"{what}; the last good checkpoint in {run.path} {last}. Lower the learning rate, or clip.")
 
     def _build(self, seed: int):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(seed, "weights"))
+        with seeded(seed, "weights"):
             model = self.experiment.model.build()
         if self.config.start is not None and not self.runs[0].steps:
             load_weights(model, locate(self.config.start, beside=self.runs[0].path.parent))
@@ -310,16 +336,6 @@ class Trainer(TrainingLoop):
         here, everywhere = (weights[..., -error.shape[-1] :] for weights in (prompt.weights, whole.weights))
         total = self._mean(everywhere.expand(len(error), *everywhere.shape))
         return _share(self._mean(error * here), prompt, whole) / total
-
-    def _joined(self, checkpoints: Sequence[Checkpoint], part: str) -> dict[str, Tensor]:
-        parts = [checkpoint.part(part) for checkpoint in checkpoints]
-        lone = {name for name, value in parts[0].items() if value.ndim == 0 and name.endswith("/step")}
-        return {
-            name: value.to(self.device)
-            if not self.stacked or name in lone
-            else torch.stack([tensors[name] for tensors in parts]).to(self.device)
-            for name, value in parts[0].items()
-        }
 
 
 def _at(errors: Tensor, points: int | Tensor) -> Tensor:

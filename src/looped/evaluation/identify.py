@@ -25,6 +25,9 @@ from looped.tasks.task import Task
 
 SLACK, ROUNDING = 1.05, 1e-7
 """A simpler algorithm is preferred when its distance is at most `SLACK` times the least, plus `ROUNDING`."""
+NAMED = 0.3
+"""An algorithm further away than this is not the model's: the answer is `NONE`."""
+NONE = "none of these"
 FIRST, NEAR = 8, 4
 """By default loop t is compared with 1 to min(loops, `FIRST`) steps and with t - `NEAR` to t steps. The cost of trying
 all counts up to the loops would grow with their cube."""
@@ -62,6 +65,8 @@ class Loop:
     """The step counts that were tried."""
     best: Match | None
     """The simplest of the nearest algorithms; None where the model still answers 0."""
+    name: str
+    """The name of that algorithm; `NONE` if it is further than `NAMED` away, or the model answers 0."""
     others: list[Match]
     """The best step count of every algorithm, nearest first."""
 
@@ -150,7 +155,7 @@ def _identify_loop(loop: int, prompt: Prompt, answers: Answers, searched: list[i
     half = len(prompt.xs) // 2
     fit, judge = (_half(prompt, answers, part) for part in (slice(half), slice(half, None)))
     if min(*fit.sizes, *judge.sizes) == 0 or not all(map(math.isfinite, (*fit.sizes, *judge.sizes))):
-        return Loop(loop=loop, searched=searched, best=None, others=[])
+        return Loop(loop=loop, searched=searched, best=None, name=NONE, others=[])
     matches: list[Match] = []
     descents: list[Match] = []
     for algorithm in ALGORITHMS:
@@ -162,7 +167,9 @@ def _identify_loop(loop: int, prompt: Prompt, answers: Answers, searched: list[i
     tried = [match for descent in descents for match in _preconditioned(descent, fit, judge, level, seed)]
     matches += _simplest(tried)
     nearest = sorted(matches, key=lambda match: match.distance)
-    return Loop(loop=loop, searched=searched, best=next(iter(_simplest(matches)), None), others=nearest)
+    best = next(iter(_simplest(matches)), None)
+    name = NONE if best is None or best.distance > NAMED else best.algorithm
+    return Loop(loop=loop, searched=searched, best=best, name=name, others=nearest)
 
 
 def _simplest(matches: list[Match]) -> list[Match]:

@@ -9,6 +9,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 try:
     from looped.config import code_of
+    from looped.evaluation.check import check
     from looped.evaluation.curves import evaluate
     from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
     from looped.models.base import LoopedModel, ModelConfig
@@ -49,6 +50,7 @@ __all__ = [
     "StateChange",
     "Task",
     "TrainConfig",
+    "check",
     "code_of",
     "evaluate",
     "load",

@@ -29,7 +29,7 @@ from looped.evaluation.diagnosis import (
     Spread,
 )
 from looped.evaluation.errors import over_tokens, weight_of
-from looped.evaluation.properties import loops_read_prompt, relative_change, repeats_weights, seeded
+from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights, seeded
 from looped.evaluation.radius import normal_like, spectral_radius
 from looped.evaluation.verdicts import kind, verdict
 from looped.functional.streams import stream
@@ -127,7 +127,7 @@ def diagnose(
         change=Curve.over_prompts("state change", range(1, loops + 1), ran.changes, level=level, seed=seed),
         zero=float(zero.mean()),
         **{name: Estimate.of(values, level, seed) for name, values in estimates.items()},
-        between_prompts=_between_prompts(ran.answers[trained]),
+        between_prompts=between_prompts(ran.answers[trained]),
         between_loops=relative_change(ran.answers[1], ran.answers[trained]),
         best_loop=best_loop(ran.errors.mean(0).tolist()),
         diverges_at=diverging_loop(ran.errors, level=level, seed=seed),
@@ -291,10 +291,3 @@ def _zero_errors(task: Task, prompt: AnyPrompt, answers: Tensor) -> Float[Tensor
     """The error of predicting zero, where the model's is read."""
     by_position = task.error(torch.zeros_like(answers), prompt)  # type: ignore[arg-type]
     return by_position[:, -1] if isinstance(prompt, Prompt) else over_tokens(by_position, prompt.weights)
-
-
-def _between_prompts(answers: Tensor) -> float:
-    """How far the answers to different prompts are apart, over their size."""
-    flat = _by_prompt(answers).double()
-    size = flat.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
-    return float((flat - flat.mean(0)).square().mean().sqrt() / size)

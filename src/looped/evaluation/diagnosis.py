@@ -1,9 +1,10 @@
 """What a diagnosis holds, and by which limits it is made."""
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from jaxtyping import Bool, Float
-from scipy.stats import binomtest
 from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
@@ -56,8 +57,9 @@ class Estimate:
     @classmethod
     def share(cls, which: Bool[Tensor, " batch"], level: float) -> "Estimate":
         """The share of True with Wilson's interval, which says something at 0 and 1 too."""
-        low, high = binomtest(int(which.sum()), len(which)).proportion_ci(level, method="wilson")
-        return cls(mean=float(which.double().mean()), low=float(low), high=float(high))
+        n, mean, z = len(which), float(which.double().mean()), NormalDist().inv_cdf((1 + level) / 2)
+        middle, half = mean + z**2 / (2 * n), z * math.sqrt(mean * (1 - mean) / n + (z / (2 * n)) ** 2)
+        return cls(mean=mean, low=(middle - half) / (1 + z**2 / n), high=(middle + half) / (1 + z**2 / n))
 
 
 @dataclass(frozen=True, kw_only=True)

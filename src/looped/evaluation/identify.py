@@ -18,6 +18,7 @@ from torch.autograd.functional import jvp
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Findings
+from looped.evaluation.properties import reads_label
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -118,8 +119,12 @@ def identify(
     drawn = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
     prompt = only_pairs(drawn, "identify").to(next(model.parameters()).device).to(torch.float64)
     prompt.check_finite()
+    by_loop, last = answers_of(model, prompt, loops), prompt.num_examples - 1
+    other = prompt.rows(torch.arange(prompts, device=prompt.xs.device).roll(1))
+    if reads_label(lambda shown: model(shown, loops=loops)[-1][:, -1:], prompt, other) == last:
+        raise ValueError("the answer to the query changes with the query's own label. `looped check` says more.")
     identified = []
-    for loop, answers in enumerate(answers_of(model, prompt, loops), 1):
+    for loop, answers in enumerate(by_loop, 1):
         try:
             identified.append(_identify_loop(loop, prompt, answers, _searched(loop, loops, max_steps), level, seed))
         except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
@@ -135,7 +140,7 @@ def answers_of(model: LoopedModel, prompt: Prompt, loops: int) -> list[Answers]:
     query = prompt.xs[:, -1].clone().requires_grad_()
     asked = Prompt(torch.cat([prompt.xs[:, :-1], query[:, None]], 1), prompt.ys)
     outputs = model(asked, loops=loops, keep=loops)
-    if outputs.shape[-1] not in (1, prompt.num_examples) or not model.config.hides_labels:
+    if outputs.shape[-1] not in (1, prompt.num_examples):
         raise ValueError("only models that predict the query's label can be identified; this one answers a vector.")
     answers = []
     for predictions in outputs[..., -1]:

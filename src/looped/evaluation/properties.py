@@ -52,6 +52,13 @@ def relative_change(new: Tensor, old: Tensor) -> float:
     return float(((new - old)[fine].double().square().mean().sqrt() / size).nan_to_num(0.0))
 
 
+def between_prompts(answers: Tensor) -> float:
+    """How far the answers to different prompts are apart, over their size."""
+    answers = answers.double()
+    size = answers.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    return float((answers - answers.mean(0)).square().mean().sqrt() / size)
+
+
 @torch.no_grad()
 def reads_label(answer: Callable[[Prompt], Tensor], prompt: Prompt, other: Prompt) -> int | None:
     """A position whose answer changes with the very label that it should predict; None if there is none."""

@@ -10,6 +10,7 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 try:
     from looped.config import code_of
     from looped.evaluation.check import check
+    from looped.evaluation.compare import compare
     from looped.evaluation.curves import evaluate
     from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
     from looped.models.base import LoopedModel, ModelConfig
@@ -52,6 +53,7 @@ __all__ = [
     "TrainConfig",
     "check",
     "code_of",
+    "compare",
     "evaluate",
     "load",
     "settle",

@@ -9,8 +9,8 @@ from looped.cli.chosen_run import usual_points
 from looped.cli.options import Code, Device, Json, Points, Quiet, RecipeScale, load_user_code, pick_device
 from looped.cli.output import show
 from looped.evaluation.check import check as check_model
-from looped.evaluation.properties import seeded
 from looped.experiment import Experiment
+from looped.functional.streams import seeded
 from looped.recipes import setup as find_setup
 from looped.training.kept import locate
 from looped.training.run import Run
@@ -38,7 +38,7 @@ def check(
         setup, model, points = run.setup, run.model(pick_device(device)), points or usual_points(run)
     else:
         setup = find_setup(name, scale)
-        with seeded(seed):
+        with seeded(seed, "model"):
             model = setup.model.build().to(pick_device(device))
     windows = {}
     if isinstance(setup, Experiment):

@@ -1,13 +1,15 @@
 """`looped identify`."""
 
+from types import FunctionType
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from looped.cli.chosen_run import open_run
-from looped.cli.options import Best, Code, Device, Json, Points, PromptSeed, Quiet, RunName
+from looped.cli.options import Best, Code, Device, Json, Points, PromptSeed, Quiet, RunName, own_thing
 from looped.cli.output import number, show
+from looped.evaluation.algorithms import ALGORITHMS, Algorithm
 from looped.evaluation.identify import NAMED, NEAR, NONE, Identification
 from looped.evaluation.identify import identify as identify_model
 
@@ -19,6 +21,10 @@ def identify(
     max_steps: Annotated[int | None, typer.Option(help="Try 1 to N steps; default up to 8, and near the loop.")] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts: half to fit, half to judge.")] = 256,
     seed: PromptSeed = 0,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE.py:NAME", help="Try your own too: an `Algorithm`, or (prompt, steps) -> answers."),
+    ] = None,
     best: Best = False,
     code: Code = None,
     device: Device = "cpu",
@@ -34,7 +40,9 @@ def identify(
     """
     chosen = open_run(run, points=points, best=best, code=code)
     sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_steps": max_steps, "prompts": prompts}
-    identification = identify_model(chosen.model(device), chosen.run.setup.task, seed=seed, **sizes)
+    mine = [own_thing(name, (Algorithm, FunctionType), "an algorithm") for name in algorithm or []]
+    known = (*ALGORITHMS, *(thing if isinstance(thing, Algorithm) else Algorithm.of(thing) for thing in mine))
+    identification = identify_model(chosen.model(device), chosen.run.setup.task, seed=seed, algorithms=known, **sizes)
     data, saved = chosen.save_findings("identify", identification)
     show(data, table(identification), notes=[saved], json=json, quiet=quiet)
 

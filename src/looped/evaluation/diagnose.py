@@ -29,10 +29,10 @@ from looped.evaluation.diagnosis import (
     Spread,
 )
 from looped.evaluation.errors import over_tokens, weight_of
-from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights, seeded
+from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights
 from looped.evaluation.radius import normal_like, spectral_radius
 from looped.evaluation.verdicts import kind, verdict
-from looped.functional.streams import stream
+from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
 from looped.models.loop import Context, State, leaves, rows, tree_map
 from looped.prompt import AnyPrompt, Prompt
@@ -96,7 +96,7 @@ def diagnose(
             "Leave it out."
         )
     loops = (loops or 4 * trained) if repeats else trained
-    with seeded(seed):
+    with seeded(seed, "model"):
         context = model.embed(prompt)
         ran = _run_loops(model, task, prompt, context, loops, repeats=repeats)
     injects = ran.overflow in (None, *range(trained + 1, loops + 1)) and loops_read_prompt(model, few, other, seed=seed)
@@ -106,7 +106,7 @@ def diagnose(
         chosen = settles.to(weight.device)
         ends = rows(ran.state, chosen), rows(context, chosen)
         generator = torch.Generator(weight.device).manual_seed(stream(seed, "starts"))
-        with seeded(seed):
+        with seeded(seed, "model"):
             fixed_point = _fixed_point(model, *ends, loops, starts if injects else 0, generator)
     zero, base = _zero_errors(task, prompt, ran.answers[trained]), best_of_others(ran.errors)
     estimates = {

@@ -6,7 +6,7 @@ parameters, fitted on one half of the prompts; distances are measured on the oth
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -100,12 +100,14 @@ def identify(
     prompts: int = 256,
     seed: int = 0,
     level: float = 0.9,
+    algorithms: Sequence[Algorithm] = ALGORITHMS,
 ) -> Identification:
     """Compare every loop up to `loops` with 1 to `max_steps` steps of every algorithm, in float64.
 
         distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
 
-    Without `max_steps`, `FIRST` and `NEAR` say which step counts are tried.
+    Without `max_steps`, `FIRST` and `NEAR` say which step counts are tried. `algorithms` are tried simplest first;
+    your own are `(*ALGORITHMS, Algorithm.of(function))`.
     """
     loops = model.config.loops if loops is None else loops
     check_loops(loops)
@@ -126,7 +128,8 @@ def identify(
     identified = []
     for loop, answers in enumerate(by_loop, 1):
         try:
-            identified.append(_identify_loop(loop, prompt, answers, _searched(loop, loops, max_steps), level, seed))
+            searched = _searched(loop, loops, max_steps)
+            identified.append(_identify_loop(loop, prompt, answers, searched, algorithms, level, seed))
         except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
             raise ValueError(
                 "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme size. "
@@ -156,14 +159,22 @@ def _searched(loop: int, loops: int, max_steps: int | None) -> list[int]:
     return sorted({*range(1, min(loops, FIRST) + 1), *range(max(1, loop - NEAR), loop + 1)})
 
 
-def _identify_loop(loop: int, prompt: Prompt, answers: Answers, searched: list[int], level: float, seed: int) -> Loop:
+def _identify_loop(
+    loop: int,
+    prompt: Prompt,
+    answers: Answers,
+    searched: list[int],
+    algorithms: Sequence[Algorithm],
+    level: float,
+    seed: int,
+) -> Loop:
     half = len(prompt.xs) // 2
     fit, judge = (_half(prompt, answers, part) for part in (slice(half), slice(half, None)))
     if min(*fit.sizes, *judge.sizes) == 0 or not all(map(math.isfinite, (*fit.sizes, *judge.sizes))):
         return Loop(loop=loop, searched=searched, best=None, name=NONE, others=[])
     matches: list[Match] = []
     descents: list[Match] = []
-    for algorithm in ALGORITHMS:
+    for algorithm in algorithms:
         counts = searched if algorithm.iterates else [0]
         tried = [match for count in counts for match in _match(algorithm, count, fit, judge, level, seed)]
         matches += _simplest(tried)
@@ -205,7 +216,8 @@ def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: fl
         gradients = (given.gradients - fit.answers.gradients) / fit.sizes[1] ** 0.5
         return torch.cat([predictions, gradients.flatten()])
 
-    best = levenberg(residuals, algorithm.starts(fit.prompt))
+    starts = algorithm.starts(fit.prompt)
+    best = levenberg(residuals, starts) if algorithm.parameters else starts[0]
     if best is None:
         return []
     given = algorithm.answers(judge.prompt, steps, best)

@@ -1,13 +1,12 @@
 """What a model does with its prompt and its weights, measured: nothing here is read off a config."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from looped.functional.streams import stream
+from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.models.loop import State, leaves, tree_map
 from looped.prompt import AnyPrompt, Prompt, Sequence
@@ -15,14 +14,6 @@ from looped.prompt import AnyPrompt, Prompt, Sequence
 SAME_ANSWER = 1e-4
 """Two answers are the same when they differ by less than this fraction of their size: more than rounding leaves."""
 P = TypeVar("P", bound=AnyPrompt)
-
-
-@contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """What a model draws from torch's generator inside is named by `seed`; outside nothing changes."""
-    with torch.random.fork_rng():
-        torch.manual_seed(stream(seed, "model"))
-        yield
 
 
 def with_other_end(prompt: P, other: P, at: int) -> P:
@@ -90,7 +81,7 @@ def loops_read_prompt(model: LoopedModel, prompt: AnyPrompt, other: AnyPrompt, *
     t = model.config.loops - 1
     state, states = state_after(model, prompt, t, seed=seed), []
     for shown in (prompt, other):
-        with seeded(seed):
+        with seeded(seed, "model"):
             # a copy: a step that writes into its state must not change the other one's
             states.append(leaves(model.step(tree_map(torch.clone, state), model.embed(shown), t)))
     return any(relative_change(new, old) > SAME_ANSWER for old, new in zip(*states, strict=True))
@@ -98,7 +89,7 @@ def loops_read_prompt(model: LoopedModel, prompt: AnyPrompt, other: AnyPrompt, *
 
 def state_after(model: LoopedModel, prompt: AnyPrompt, loops: int, *, seed: int = 0) -> State:
     """The state after `loops` loops, from a seeded start."""
-    with seeded(seed):
+    with seeded(seed, "model"):
         context = model.embed(prompt)
         state = model.start(context)
         for t in range(loops):
@@ -115,7 +106,7 @@ def repeats_weights(model: LoopedModel, prompt: AnyPrompt, *, seed: int = 0) -> 
     if loops == 1 or not weights:
         return loops > 1
     earlier = last = torch.zeros(0, dtype=torch.bool)
-    with seeded(seed), torch.no_grad():
+    with seeded(seed, "model"), torch.no_grad():
         context = model.embed(prompt)
         state = model.start(context)
         for t in range(loops):

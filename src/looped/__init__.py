@@ -9,6 +9,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 try:
     from looped.config import code_of
+    from looped.evaluation.check import check
+    from looped.evaluation.compare import compare
     from looped.evaluation.curves import evaluate
     from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
     from looped.models.base import LoopedModel, ModelConfig
@@ -49,7 +51,9 @@ __all__ = [
     "StateChange",
     "Task",
     "TrainConfig",
+    "check",
     "code_of",
+    "compare",
     "evaluate",
     "load",
     "settle",

@@ -8,6 +8,8 @@ import typer
 
 from looped import __version__
 from looped.cli.bench import bench
+from looped.cli.check import check
+from looped.cli.compare import compare
 from looped.cli.construct import construct
 from looped.cli.demo import demo
 from looped.cli.diagnose import diagnose
@@ -33,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 experiments = (demo, list_all, train, sweep, import_file, construct)
-findings = (evaluate, identify, diagnose, verify, reproduce, queue, keep, report, bench)
+findings = (check, evaluate, compare, identify, diagnose, verify, reproduce, queue, keep, report, bench)
 for command in (
     *experiments,
     *findings,

@@ -12,6 +12,7 @@ from looped.cli.construct import construct
 from looped.cli.demo import demo
 from looped.cli.diagnose import diagnose
 from looped.cli.evaluate import evaluate
+from looped.cli.explore import explore
 from looped.cli.identify import identify
 from looped.cli.keep import keep
 from looped.cli.listing import list_all
@@ -32,7 +33,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-experiments = (demo, list_all, train, sweep, import_file, construct)
+experiments = (demo, explore, list_all, train, sweep, import_file, construct)
 findings = (evaluate, identify, diagnose, verify, reproduce, queue, keep, report, bench)
 for command in (
     *experiments,

@@ -106,7 +106,7 @@ CLASSES = (Lines(), Networks(), Steps(), Waves(units=1, frequency=(1.0, 3.0)), W
 class FunctionMixture(Task):
     """Every prompt shows a function of one of several classes, with noise of its own size.
 
-    y = f(x) + sigma e,  x uniform with mean 0 and variance 1,  sigma uniform on [0, noise],  e ~ N(0, 1)
+    y = f(x) + sigma e,  x uniform with mean 0 and variance 1,  sigma = noise u^2,  u uniform on [0, 1],  e ~ N(0, 1)
     """
 
     d: int = 1
@@ -132,8 +132,8 @@ class FunctionMixture(Task):
 
     @property
     def label_noise(self) -> float:
-        """The root of E[sigma^2] = noise^2 / 3."""
-        return self.noise / sqrt(3)
+        """The root of E[sigma^2] = noise^2 E[u^4] = noise^2 / 5."""
+        return self.noise / sqrt(5)
 
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """Fresh x, class, function and noise for every prompt; x and w are 0 outside the active coordinates."""
@@ -151,7 +151,7 @@ class FunctionMixture(Task):
             share = (torch.arange(units, device=device) < functions.units) / sqrt(functions.units)
             v = torch.where(chosen[:, None], v * share, v)
         c = torch.randn(batch, units, generator=generator, device=device)
-        sigma = self.noise * torch.rand(batch, generator=generator, device=device)
+        sigma = self.noise * torch.rand(batch, generator=generator, device=device).square()
         truth = {"kind": kind, "w": w, "c": c, "v": v, "sigma": sigma}
         noise = sigma[:, None] * torch.randn(batch, n, generator=generator, device=device)
         return Prompt(xs, self._values(xs, truth) + noise, truth=truth)

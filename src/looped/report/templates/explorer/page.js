@@ -2,7 +2,7 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const MODEL = new Decoder(DATA.model), TRAINED = DATA.model.config.loops, LAST = 100;
-const REACH = 2.6, HEIGHT = 3.2, QUERIES = 100, MOST = Math.floor(MODEL.positions / 2) - 1;
+const REACH = 2.8, HEIGHT = 3.2, QUERIES = 100, MOST = Math.floor(MODEL.positions / 2) - 1;
 const $ = (id) => document.getElementById(id);
 
 /** What the person chose. A point of a hidden function knows its clean y and its share of the noise. */

@@ -3,11 +3,13 @@
 The page loads nothing and runs no script; its content-security policy enforces that.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +26,9 @@ from looped.report.subspaces import subspaces_figure
 from looped.report.sweeps import sweep_section
 from looped.reproduce import Result
 from looped.training.run import Run
+
+if TYPE_CHECKING:
+    import jinja2
 
 EXACT = 1e-9
 """A mean error below this is rounding: the predictor is exact."""
@@ -44,26 +49,20 @@ def write_report(
     `results` are reproduced figures, `theorems` rows of `looped verify --json`, `sweeps` folders that `looped sweep`
     wrote. The page shows them in this order.
     """
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
     figures = Figures()
-    page = environment.get_template("report.html").render(
-        title=title,
-        lead=lead,
-        runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
-        sweeps=[sweep_section(folder) for folder in sweeps],
-        results=[result_section(result, figures) for result in results],
-        theorems=None if theorems is None else theorems_section(theorems, figures),
-        version=looped.__version__,
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    page = (
+        environment()
+        .get_template("report.html")
+        .render(
+            title=title,
+            lead=lead,
+            runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
+            sweeps=[sweep_section(folder) for folder in sweeps],
+            results=[result_section(result, figures) for result in results],
+            theorems=None if theorems is None else theorems_section(theorems, figures),
+            version=looped.__version__,
+            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
     )
     out = Path(out)
     file = out if out.suffix == ".html" else out / "report.html"
@@ -73,6 +72,21 @@ def write_report(
     except OSError as error:
         raise ValueError(f"the report cannot be written to {file}: {error.strerror}. Choose another place.") from None
     return file
+
+
+def environment() -> jinja2.Environment:
+    """What every page of ours is made with: the templates beside this file, and text that is escaped."""
+    import jinja2
+
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters["number"] = number
+    return pages
 
 
 def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:

@@ -74,12 +74,17 @@ class Attention(nn.Module):
         self.qkv = Linear(width, 3 * inner)
         self.proj = Linear(inner, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it."""
+    def forward(self, x: Tensor, num_keys: int | None = None) -> Tensor:
+        """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it.
+
+        With `num_keys`, every token reads that many tokens, the first ones.
+        """
         *lead, seq, _ = x.shape
         q_bias, _, v_bias = self.qkv.bias.chunk(3, -1)
         qkv = self.qkv(x, torch.cat([q_bias, torch.zeros_like(q_bias), v_bias], -1))
         q, k, v = qkv.view(-1, seq, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        if num_keys is not None:
+            k, v = k[..., :num_keys, :], v[..., :num_keys, :]
         mixed = self.mix(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
 
@@ -125,9 +130,9 @@ class Block(nn.Module):
         self.norm_2: nn.Module = LayerNorm(width) if norm else nn.Identity()
         self.mlp = MLP(width, hidden=hidden, activation=activation)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to (..., seq, width)."""
-        x = x + self.drop(self.attention(self.norm_1(x)))
+    def forward(self, x: Tensor, num_keys: int | None = None) -> Tensor:
+        """Apply to (..., seq, width); with `num_keys`, every token reads the first `num_keys` alone."""
+        x = x + self.drop(self.attention(self.norm_1(x), num_keys))
         return x + self.drop(self.mlp(self.norm_2(x)))
 
     def initialize(self, *, num_layers: int) -> None:

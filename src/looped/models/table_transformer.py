@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
 from looped.models.decoder import batch_axis
+from looped.models.loop import unroll
 from looped.prompt import AnyPrompt
 
 LINEAR_WITHIN = 3.0
@@ -141,6 +142,21 @@ class TableTransformer(LoopedModel):
         """The mean and all quantiles at every query, in the units of the labels."""
         answers = self.read_out(state[..., 1 + context.labels.shape[-1] :, :])
         return torch.addcmul(context.mean[..., None], context.unit[..., None], answers.to(context.unit.dtype))
+
+
+@torch.no_grad()
+def answer_rows(
+    model: TableTransformer,
+    xs: Float[Tensor, "m d"],
+    ys: Float[Tensor, " m"],
+    queries: Float[Tensor, "queries d"],
+    *,
+    loops: int | None = None,
+) -> Float[Tensor, "queries outputs"]:
+    """The mean and the quantiles at every query, in one pass over the examples."""
+    context = model.read(xs[None], ys[None], queries[None])
+    loops = model.config.loops if loops is None else loops
+    return unroll(model.step, model.start(context), context, loops=loops, collect=model.outputs)[-1, 0]
 
 
 def standardized(examples: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

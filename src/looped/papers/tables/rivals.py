@@ -1,25 +1,27 @@
-"""What people use on small tables, tuned by 5 folds over fixed grids of at most 8 settings."""
+"""What people use on small tables, tuned by cross-validation over fixed grids of at most 8 settings."""
 
 import hashlib
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Float
 
 from looped.files import read_json, write_json
 from looped.papers.tables.data import Split
-
-FOLDS = 5
+from looped.tasks.data import cache_folder
 
 
 class Answers(NamedTuple):
-    """What a rival predicted for the test rows of a split, and the seconds of tuning, fitting and predicting."""
+    """What a predictor answered for the test rows of a split, and the seconds from the rows to the answers."""
 
-    values: np.ndarray
+    values: Float[np.ndarray, "tests outputs"]
     seconds: float
+
+
+RIVALS = ("ridge", "lasso", "neighbours", "random forest", "boosting", "Gaussian process")
 
 
 def rivals() -> Mapping[str, tuple[Any, Mapping[str, Sequence[Any]]]]:
@@ -46,37 +48,42 @@ def rivals() -> Mapping[str, tuple[Any, Mapping[str, Sequence[Any]]]]:
     }
 
 
-def answers(name: str, split: Split, folder: Path | None) -> Answers:
-    """A rival's answers to a split; with `folder`, those computed before with the same grid are read from there."""
-    estimator, grid = rivals()[name]
-    key = hashlib.sha256(f"{name} {estimator!r} {sorted(grid.items())!r}".encode())
+def cached(about: str, split: Split, compute: Callable[[Split], Float[np.ndarray, "tests outputs"]]) -> Answers:
+    """What was computed before `about` the same split is read from `cache_folder()` / tables, with its seconds."""
+    key = hashlib.sha256(about.encode())
     for part in split:
         key.update(np.ascontiguousarray(part).tobytes())
-    file = None if folder is None else folder / f"{name.replace(' ', '-').lower()}-{key.hexdigest()[:24]}.json"
-    if file is not None and file.is_file():
+    file = cache_folder() / "tables" / f"{key.hexdigest()[:32]}.json"
+    if file.is_file():
         kept = read_json(file)
         return Answers(np.array(kept["values"]), kept["seconds"])
-    result = tuned(estimator, grid, split)
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, {"values": result.values.tolist(), "seconds": result.seconds})
-    return result
+    started = time.perf_counter()
+    values = compute(split)
+    seconds = time.perf_counter() - started
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"about": about, "values": values.tolist(), "seconds": seconds})
+    return Answers(values, seconds)
 
 
-def tuned(estimator: Any, grid: Mapping[str, Sequence[Any]], split: Split) -> Answers:
+def answers(name: str, split: Split, folds: int) -> Answers:
+    """A rival's answers to a split, tuned by as many folds."""
+    estimator, grid = rivals()[name]
+    about = f"{name} {estimator!r} {sorted(grid.items())!r} {folds}"
+    return cached(about, split, lambda split: tuned(estimator, grid, split, folds)[:, None])
+
+
+def tuned(estimator: Any, grid: Mapping[str, Sequence[Any]], split: Split, folds: int) -> Float[np.ndarray, " tests"]:
     """Choose a setting by the squared error over the folds, and fit it to all rows; columns are standardised."""
     from sklearn.model_selection import GridSearchCV, KFold
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    started = time.perf_counter()
     pipeline = make_pipeline(StandardScaler(), estimator)
     step = pipeline.steps[-1][0]
-    folds = KFold(min(FOLDS, len(split.ys)), shuffle=True, random_state=0)
-    search = GridSearchCV(
-        pipeline, {f"{step}__{key}": values for key, values in grid.items()}, cv=folds, scoring="neg_mean_squared_error"
-    )
+    settings = {f"{step}__{key}": values for key, values in grid.items()}
+    shuffled = KFold(folds, shuffle=True, random_state=0)
+    search = GridSearchCV(pipeline, settings, cv=shuffled, scoring="neg_mean_squared_error")
     with warnings.catch_warnings():  # a Gaussian process at the edge of its bounds, a lasso that has not converged
         warnings.simplefilter("ignore")
-        values = search.fit(split.xs, split.ys).predict(split.test_xs)
-    return Answers(np.asarray(values, dtype=np.float64), time.perf_counter() - started)
+        answers = search.fit(split.xs, split.ys).predict(split.test_xs)
+    return np.asarray(answers, dtype=np.float64)

@@ -1,3 +1,5 @@
+"""The laboratory for transformers that learn by looping."""
+
 import importlib
 import os
 from typing import TYPE_CHECKING

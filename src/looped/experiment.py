@@ -108,6 +108,8 @@ class TrainConfig:
     """Active dimensions at each step; None: all. The rest are masked, so shapes stay fixed."""
     active_points: Schedule | None = None
     """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
+    lengths: tuple[int, ...] = field(default=(), metadata=LATER)
+    """Each step cuts its prompts to one of these numbers of pairs, drawn anew; (): all have `points`."""
     emphasis: float = field(default=0.0, metadata=LATER)
     """The i-th pair of a prompt has weight i^emphasis in the loss, the logged one too; 0: all pairs weigh the same."""
     dropout: float = field(default=0.0, metadata=LATER)
@@ -145,6 +147,10 @@ class TrainConfig:
                 raise ValueError(f"`{name}` must be at least 1 at every step; got {least}.")
         if self.pool is not None and self.dims is not None:
             raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
+        if self.lengths and not 1 <= min(self.lengths) <= max(self.lengths) <= self.points:
+            raise ValueError(f"`lengths` must be in [1, points={self.points}]; got {self.lengths}. Raise `points`.")
+        if self.lengths and self.active_points is not None:
+            raise ValueError("`lengths` and `active_points` both say how many pairs are scored; set one of the two.")
         if not 0 <= self.emphasis <= MAX_EMPHASIS:
             raise ValueError(f"`emphasis` must be between 0 and {MAX_EMPHASIS}; got {self.emphasis}.")
         if not 0 <= self.dropout < 1:
@@ -271,6 +277,10 @@ class Experiment(Setup):
                 "without injection the prompt enters by the first state alone: `grad` and `gradient` must be null (all "
                 f"loops), or the read-in is never trained; got {train.grad or train.gradient}."
             )
+        if train.lengths and isinstance(self.task, SequenceTask):
+            raise ValueError(f"`lengths` counts the pairs of a prompt, and a sequence has none; got {train.lengths}.")
+        if getattr(self.model, "quantiles", 0) != getattr(self.task, "quantiles", 0):
+            raise ValueError("`task.quantiles` and `model.quantiles` must agree: the loss judges what the model gives.")
         if train.emphasis and isinstance(self.task, SequenceTask):
             raise ValueError(f"`emphasis` counts the pairs of a prompt, and a sequence has none; got {train.emphasis}.")
         if self.model.reads_query_last and (train.emphasis or train.active_points is not None):

@@ -74,10 +74,16 @@ class Attention(nn.Module):
         self.qkv = Linear(width, 3 * inner)
         self.proj = Linear(inner, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it."""
+    def forward(self, x: Tensor, num_keys: int | None = None) -> Tensor:
+        """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it.
+
+        With `num_keys`, every token reads that many tokens, the first ones.
+        """
         *lead, seq, _ = x.shape
-        mixed = self.mix(*self.project(x), is_causal=self.causal)
+        q, k, v = self.project(x)
+        if num_keys is not None:
+            k, v = k[..., :num_keys, :], v[..., :num_keys, :]
+        mixed = self.mix(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,9 +135,9 @@ class Block(nn.Module):
         self.norm_2: nn.Module = LayerNorm(width) if norm else nn.Identity()
         self.mlp = MLP(width, hidden=hidden, activation=activation)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to (..., seq, width)."""
-        x = x + self.drop(self.attention(self.norm_1(x)))
+    def forward(self, x: Tensor, num_keys: int | None = None) -> Tensor:
+        """Apply to (..., seq, width); with `num_keys`, every token reads the first `num_keys` alone."""
+        x = x + self.drop(self.attention(self.norm_1(x), num_keys))
         return x + self.drop(self.mlp(self.norm_2(x)))
 
     def initialize(self, *, num_layers: int) -> None:

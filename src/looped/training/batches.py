@@ -1,5 +1,6 @@
 """The prompts of every training step, and the step's schedules: how many loops, dimensions and pairs."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -88,9 +89,12 @@ class Batches:
     def num_pairs(self, step: int) -> int | None:
         """How many pairs a step's prompts have: the scored ones, rounded up to a quarter of all; None: all.
 
-        A model that answers every pair from those before it gives the same answers, in less time.
+        A model that answers every pair from those before it gives the same answers, in less time. With `lengths` it is
+        one of those, drawn from the step alone, as every schedule is.
         """
         points = self.config.points
+        if self.config.lengths:
+            return random.Random(f"lengths of step {step}").choice(self.config.lengths)
         if self.config.active_points is None or isinstance(self.task, SequenceTask) or not self.causal:
             return None
         quarter = -(-points // 4)

@@ -10,6 +10,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 try:
     from looped.config import code_of
     from looped.evaluation.curves import evaluate
+    from looped.evaluation.diagnose import diagnose
+    from looped.evaluation.identify import identify
     from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
     from looped.models.base import LoopedModel, ModelConfig
     from looped.models.decoder import DecoderConfig, LoopedDecoder
@@ -18,7 +20,7 @@ try:
     from looped.prompt import Prompt
     from looped.tasks.regression import LinearRegression, SparseRegression
     from looped.tasks.task import Task
-    from looped.training.run import Run, load
+    from looped.training.run import Run, load, save
     from looped.training.trainer import train
 except KeyboardInterrupt:
     # Ctrl-C while the command still imports torch; `python -m looped` has not set sys.argv[0] by then
@@ -50,8 +52,11 @@ __all__ = [
     "Task",
     "TrainConfig",
     "code_of",
+    "diagnose",
     "evaluate",
+    "identify",
     "load",
+    "save",
     "settle",
     "train",
     "unroll",

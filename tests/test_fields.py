@@ -75,6 +75,7 @@ VALUES = {
     ("DecoderConfig", "heads"): 4,
     ("DecoderConfig", "inject"): "multiply",
     ("TrainConfig", "window"): 1,
+    ("TrainConfig", "extended"): [3],
     ("TrainConfig", "grad"): 1,
     ("TrainConfig", "depth"): RandomDepth(low=-1, high=1),
     ("TrainConfig", "dims"): Ramp(start=1, stop=3, share=0.5),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from looped.prompt import Prompt
     from looped.tasks.regression import LinearRegression, SparseRegression
     from looped.tasks.task import Task
-    from looped.training.run import Run, load
+    from looped.training.run import Run, load, save
     from looped.training.trainer import train
 
 __version__ = "0.1.0"
@@ -53,6 +53,7 @@ __all__ = [
     "evaluate",
     "identify",
     "load",
+    "save",
     "settle",
     "train",
     "unroll",
@@ -75,7 +76,7 @@ PLACES = {
     "prompt": ("Prompt",),
     "tasks.regression": ("LinearRegression", "SparseRegression"),
     "tasks.task": ("Task",),
-    "training.run": ("Run", "load"),
+    "training.run": ("Run", "load", "save"),
     "training.trainer": ("train",),
 }
 """Which module has which of these names; `InContextRegressor` needs scikit-learn, so it is not in `__all__`."""

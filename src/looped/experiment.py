@@ -88,6 +88,8 @@ class TrainConfig:
 
     steps: int = 1000
     """Optimiser steps."""
+    extended: tuple[int, ...] = field(default=(), metadata=LATER)
+    """The steps it had before it was extended, once or more: up to each of these, schedules are those of that many."""
     batch: int = 64
     """Prompts a step."""
     points: int = 41
@@ -141,9 +143,11 @@ class TrainConfig:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
         if self.steps > MAX_STEPS:
             raise ValueError(f"`steps` must be at most {MAX_STEPS:,}; got {self.steps}.")
+        if any(end >= after for end, after in zip((0, *self.ends), self.ends, strict=False)):
+            raise ValueError(f"`extended` holds fewer steps than steps={self.steps}, ascending; got {self.extended}.")
         for name in ("dims", "active_points"):
             schedule = getattr(self, name)
-            if schedule is not None and (least := schedule.bounds(self.steps)[0]) < 1:
+            if schedule is not None and (least := min(schedule.bounds(end)[0] for end in self.ends)) < 1:
                 raise ValueError(f"`{name}` must be at least 1 at every step; got {least}.")
         if self.pool is not None and self.dims is not None:
             raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
@@ -173,6 +177,15 @@ class TrainConfig:
             )
         if self.jacobian < 0:
             raise ValueError(f"`jacobian` must be at least 0; got {self.jacobian}.")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The steps that the training had each time: the last are `steps`."""
+        return (*self.extended, self.steps)
+
+    def value(self, schedule: Schedule, step: int) -> float:
+        """A schedule's value at a step, of the number of steps that the training had then."""
+        return schedule(step, next((end for end in self.ends if step < end), self.steps))
 
     def windows(self, loops: int) -> dict[str, int | None]:
         """`grad` and `keep` at a step of `loops` loops: at most `loops`."""
@@ -266,7 +279,8 @@ class Experiment(Setup):
         for name, value in (("window", train.window), ("grad", train.grad)):
             if value is not None and value > loops:
                 raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
-        fewest = loops if train.depth is None else loops + int(train.depth.bounds(train.steps)[0])
+        depth = train.depth
+        fewest = loops if depth is None else loops + min(int(depth.bounds(end)[0]) for end in train.ends)
         if fewest < 1:
             raise ValueError(
                 f"`depth` is added to `loops`, and every step needs at least 1 loop; got {fewest} with loops={loops}. "
@@ -299,7 +313,7 @@ class Experiment(Setup):
     def loops_at(self, step: int) -> int:
         """The loops of a training step: b + depth(step)."""
         depth = self.train.depth
-        return self.model.loops + (0 if depth is None else int(depth(step, self.train.steps)))
+        return self.model.loops + (0 if depth is None else int(self.train.value(depth, step)))
 
 
 def training(experiment: Experiment, **fields: Any) -> Experiment:

@@ -46,8 +46,8 @@ class Batches:
         config = self.config
         return Now(
             step=step,
-            rate=config.optimizer.schedule(step, config.steps),
-            dims=None if config.dims is None else int(config.dims(step, config.steps)),
+            rate=config.value(config.optimizer.schedule, step),
+            dims=None if config.dims is None else int(config.value(config.dims, step)),
             points=self._points(step),
             # a young average must forget its first weights soon
             decay=min(config.average or 0.0, (step + 1) / (step + 10)),
@@ -117,4 +117,17 @@ class Batches:
 
     def _points(self, step: int) -> int:
         schedule, points = self.config.active_points, self.config.points
-        return points if schedule is None else min(points, int(schedule(step, self.config.steps)))
+        return points if schedule is None else min(points, int(self.config.value(schedule, step)))
+
+
+def at_points(errors: Tensor, points: int | Tensor) -> Tensor:
+    """The last scored position of (..., positions); a model that reads the last pair as its query has only one."""
+    if isinstance(points, int):
+        return errors[..., :points][..., -1:]
+    return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
+
+
+def share_of(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
+    """The share of this rank in the global mean: all of it in a process on its own."""
+    rows, all_rows = prompt.places[-2], whole.places[-2]
+    return mean if rows == all_rows else mean * (rows / all_rows)

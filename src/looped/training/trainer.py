@@ -15,7 +15,7 @@ from looped.experiment import Experiment, TrainConfig
 from looped.files import log
 from looped.functional.streams import GlobalStream, seeded
 from looped.prompt import AnyPrompt, Prompt
-from looped.training.batches import Batches, Now
+from looped.training.batches import Batches, Now, at_points, share_of
 from looped.training.distributed import ALONE, Team
 from looped.training.distributed import join as join_ranks
 from looped.training.draws import add_noise
@@ -24,6 +24,7 @@ from looped.training.engine import Plain, check_engine, choose
 from looped.training.folder import Checkpoint, traceless
 from looped.training.joining import NotStackable, draws_random_numbers, few_prompts, join_models
 from looped.training.kept import locate, refuse_training
+from looped.training.notebook import notebook_progress
 from looped.training.optim import Optimizers
 from looped.training.passes import ExtraLoss
 from looped.training.pieces import follow
@@ -58,8 +59,8 @@ def train(
     The run folder is `out`/NAME-HASH, or `folder`. Ctrl-C and SIGTERM save and raise `Interrupted`; the next call goes
     on exactly where this one stopped. `Busy` is raised where another process trains the run. `engine` is how a step is
     run (`training/engine.py`), not what it computes. `threads` is the number of torch threads (None: the number the run
-    began with, or torch's own); `track` names trackers besides TensorBoard. In a torchrun job every rank calls this;
-    `LostRank` is raised where one of them is gone.
+    began with, or torch's own); `track` names trackers besides TensorBoard; without `progress` a notebook shows a line.
+    In a torchrun job every rank calls this; `LostRank` is raised where one of them is gone.
     """
     _check_experiment(experiment)
     path = Path(folder) if folder is not None else Path(out) / experiment.folder
@@ -108,6 +109,7 @@ def _train(
     """Train runs that stand at the same step together, each locked for this process."""
     check_engine(engine)
     check_threads(threads)
+    progress = progress or notebook_progress(next(iter(experiments.values())))
     team = join_ranks(device)
     with traceless([*experiments] if team.leads else []), contextlib.ExitStack() as held:
         runs = [team.open(path, experiment) for path, experiment in experiments.items()]
@@ -130,24 +132,35 @@ def _train(
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
         stopping = held.enter_context(stop_signals())
         saved = {run.path: checkpoint for run, checkpoint in zip(runs, latest, strict=True)}
+
+        def check_stopping() -> None:
+            if stopping.is_set():  # in the last step of the run before
+                raise Interrupted(f"stopped between runs; everything is saved in {runs[0].path.parent}.")
+
         for members in groups.values():
-            for trainer in trainers([runs[index] for index in members], team.place(device), engine, team):
-                if stopping.is_set():  # in the last step of the group before
-                    raise Interrupted(f"stopped between runs; everything is saved in {runs[0].path.parent}.")
+            check_stopping()
+            group = [runs[index] for index in members]
+            for trainer in trainers(group, team.place(device), engine, team, between=check_stopping):
                 checkpoints = [saved[run.path] for run in trainer.runs]
                 trainer.restore([checkpoint for checkpoint in checkpoints if checkpoint is not None])
                 trainer.run_all(progress if team.leads else None, track)
         return runs
 
 
-def trainers(runs: Sequence[Run], device: torch.device, engine: str, team: Team) -> Iterator["Trainer"]:
+def trainers(
+    runs: Sequence[Run], device: torch.device, engine: str, team: Team, between: Callable[[], None] = lambda: None
+) -> Iterator["Trainer"]:
     """One trainer of all runs as a stack; where no stack can hold them, a line that says so, and one after another."""
     try:
-        together = [Trainer(runs, device, engine, team)]
+        together = Trainer(runs, device, engine, team)
     except NotStackable as error:
         log.warning(f"looped: these {len(runs)} models are trained one after another, not as a stack: {error}.")
-        together = (Trainer([run], device, engine, team) for run in runs)
-    yield from together
+    else:
+        yield together
+        return
+    for run in runs:
+        between()
+        yield Trainer([run], device, engine, team)
 
 
 class Trainer(TrainingLoop):
@@ -234,8 +247,8 @@ class Trainer(TrainingLoop):
                 follow([*self.average.values()], [*self.weights().values()], now.decay)
             # of pairs the last one, with the most examples before it; of a sequence every token that is scored
             pairs, end, loss = isinstance(prompt, Prompt), error[-1:], loss.detach()
-            end = _at(end, now.points) if pairs else end
-            last = _share(self._mean(end), prompt, batch) if pairs else self._weighted(end, prompt, batch)
+            end = at_points(end, now.points) if pairs else end
+            last = share_of(self._mean(end), prompt, batch) if pairs else self._weighted(end, prompt, batch)
             self.team.add(loss, last)
             torch._foreach_add_([*self.sums], [part.reshape(-1) for part in (loss, last, norm)])  # pyright: ignore[reportPrivateImportUsage]
             # not isfinite: that is four kernels of a captured step, and this is two
@@ -244,7 +257,7 @@ class Trainer(TrainingLoop):
 
     def log(self) -> None:
         """Write a line of metrics where one is due."""
-        if self.done % self.config.log_every and self.done < self.steps:
+        if self.done % self.config.log_every and self.done not in self.config.ends:
             return
         lines = self.metrics()
         self.line = lines[0]
@@ -257,8 +270,10 @@ class Trainer(TrainingLoop):
     def metrics(self) -> list[dict[str, float]]:
         """Means since the last line for each model; here, and only here, the host waits for the device."""
         self.check_finite()
-        count = (self.done - 1) % self.config.log_every + 1
-        rate = self.config.optimizer.schedule(self.done - 1, self.config.steps)
+        last = self.done - 1
+        earlier = (end for end in self.config.extended if end < self.done)  # each of them has a line of its own
+        count = self.done - max(last - last % self.config.log_every, *earlier, 0)
+        rate = self.config.value(self.config.optimizer.schedule, last)
         means = (self.sums / count).T.tolist()
         self.sums.zero_()
         names = ("loss", "error", "gradient_norm")
@@ -332,20 +347,7 @@ class Trainer(TrainingLoop):
     def _weighted(self, error: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
         """The share of this rank in the mean over the scored positions of the whole batch, each by its weight."""
         if prompt.weights is None or whole.weights is None:
-            return _share(self._mean(error), prompt, whole)
+            return share_of(self._mean(error), prompt, whole)
         here, everywhere = (weights[..., -error.shape[-1] :] for weights in (prompt.weights, whole.weights))
         total = self._mean(everywhere.expand(len(error), *everywhere.shape))
-        return _share(self._mean(error * here), prompt, whole) / total
-
-
-def _at(errors: Tensor, points: int | Tensor) -> Tensor:
-    """The last scored position of (..., positions); a model that reads the last pair as its query has only one."""
-    if isinstance(points, int):
-        return errors[..., :points][..., -1:]
-    return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
-
-
-def _share(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
-    """The share of this rank in the global mean: all of it in a process on its own."""
-    rows, all_rows = prompt.places[-2], whole.places[-2]
-    return mean if rows == all_rows else mean * (rows / all_rows)
+        return share_of(self._mean(error * here), prompt, whole) / total

@@ -59,7 +59,7 @@ def write_report(
         title=title,
         lead=lead,
         runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
-        sweeps=[sweep_section(folder) for folder in sweeps],
+        sweeps=[sweep_section(folder, figures) for folder in sweeps],
         results=[result_section(result, figures) for result in results],
         theorems=None if theorems is None else theorems_section(theorems, figures),
         version=looped.__version__,

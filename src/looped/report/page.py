@@ -18,6 +18,7 @@ from looped.experiment import Experiment
 from looped.files import write_bytes
 from looped.report import plots
 from looped.report.drawing import PALETTE, Figures
+from looped.report.findings import findings_section
 from looped.report.numbers import duration, number
 from looped.report.sections import result_section, theorems_section
 from looped.report.subspaces import subspaces_figure
@@ -94,6 +95,7 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
         "progress": _progress(run),
         "evaluations": views,
         "subspaces_svg": _subspaces(run, figures),
+        **findings_section(run.path),
         "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
         "train": train,
         "provenance": [(key, _plain(value)) for key, value in facts.items() if value is not None]

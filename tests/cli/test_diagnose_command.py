@@ -46,6 +46,19 @@ def test_errors_are_one_line(run, tmp_path, refused):
     assert "share no weights" in refused("diagnose", once, "--loops", 5)
 
 
+def test_the_report_holds_diagnosis_and_identification(run, call, tmp_path, refused):
+    page = tmp_path / "page.html"
+    assert call("diagnose", run, "--prompts", 8, "--quiet")[0] == 0
+    assert call("identify", run, "--prompts", 8, "--points", 5, "--loops", 1, "--max-steps", 1, "--quiet")[0] == 0
+    assert call("report", run, "--out", page, "--quiet")[0] == 0
+    text = page.read_text()
+    assert json.loads((run / "diagnose.json").read_text())["verdict"].partition(":")[0] in text
+    assert "keeps moving" in text
+    assert json.loads((run / "identify.json").read_text())["loops"][0]["name"] in text
+    (run / "identify.json").write_text('{"loops": 3}')
+    assert "identify.json is damaged" in refused("report", run, "--out", page)
+
+
 def test_an_unlooped_model_is_diagnosed_as_one(tmp_path, call):
     code, out, _ = call("diagnose", save(tmp_path / "once", LinearRegression(d=3), loops=1), "--prompts", 8)
     assert code == 0

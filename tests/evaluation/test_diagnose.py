@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.planted_models import AffineConfig
+from evaluation.planted_models import Affine, AffineConfig, Pair
 from looped.constructions.gradient_descent import looped_descent
 from looped.evaluation.diagnose import best_of_others, diagnose, diverging_loop
 from looped.evaluation.diagnosis import ROUNDING, WORSE, Estimate
@@ -195,6 +195,27 @@ def test_an_overflow_is_said_and_nothing_is_measured_there():
     assert diagnosis.diverges_at <= diagnosis.overflows_at
     assert (diagnosis.radius, diagnosis.repelled, diagnosis.apart, diagnosis.starts) == (None, None, None, 0)
     assert f"overflows at loop {diagnosis.overflows_at}" in diagnosis.verdict
+
+
+def test_an_overflow_before_the_trained_loops_is_said_without_nan():
+    diagnosis = diagnose(AffineConfig(loops=8, rate=1e6).build(), TASK, points=5, prompts=4)
+    assert diagnosis.overflows_at is not None
+    assert 1 < diagnosis.overflows_at < 8
+    assert diagnosis.verdict.startswith("Not learned.")
+    assert "overflows at loop" in diagnosis.verdict
+    assert "nan" not in diagnosis.verdict
+
+
+def test_a_model_that_draws_is_diagnosed_equally_twice():
+    class Drawing(Affine):
+        def start(self, context):
+            return Pair(torch.randn_like(context.ys), torch.zeros_like(context.ys[:, :2]))
+
+    state = torch.random.get_rng_state()
+    first, second = (diagnose(Drawing(AffineConfig(loops=4)), TASK, points=5, prompts=16) for _ in range(2))
+    assert first == second
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert first != diagnose(Drawing(AffineConfig(loops=4)), TASK, points=5, prompts=16, seed=1)
 
 
 def test_without_injection_no_random_starts():

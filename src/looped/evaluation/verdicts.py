@@ -4,6 +4,8 @@ Every sentence has the number it rests on, and says only what the sentences befo
 starts are told of the prompts that settle, stability of models that have learned.
 """
 
+import math
+
 from looped.evaluation.diagnosis import ROUNDING, SAME, SETTLED, WORSE, Diagnosis, Estimate
 
 LEARNED = 0.05
@@ -43,6 +45,8 @@ def verdict(diagnosis: Diagnosis) -> str:
     if diagnosis.looped:
         sentences += [_help(diagnosis), _error_past(diagnosis), _shares(diagnosis), *_fixed_point(diagnosis)]
         sentences += [_advice(diagnosis)]
+    elif diagnosis.overflows_at is not None:
+        sentences.append(_error_past(diagnosis))
     elif diagnosis.trained_loops == 1:
         sentences.append("It has one loop: nothing is repeated, so nothing can settle or diverge.")
     else:
@@ -66,8 +70,8 @@ def _worth(diagnosis: Diagnosis) -> str:
     """Whether it has learned anything."""
     error = diagnosis.error.at(diagnosis.trained_loops)
     measured = (
-        f"after the {diagnosis.trained_loops} trained loops the error is {error:.3g}, that of predicting zero "
-        f"{diagnosis.zero:.3g} (paired difference {_interval(diagnosis.gain)})"
+        f"after the {diagnosis.trained_loops} trained loops the error is {_number(error)}, that of predicting "
+        f"zero {_number(diagnosis.zero)} (paired difference {_interval(diagnosis.gain)})"
     )
     if diagnosis.between_prompts < SAME:
         return f"It gives every prompt the same answer, to {SAME:.0%}: {measured}."
@@ -92,12 +96,12 @@ def _help(diagnosis: Diagnosis) -> str:
 def _error_past(diagnosis: Diagnosis) -> str:
     """What further loops do to the error."""
     end = _end(diagnosis)
-    best = f"best ({diagnosis.error.at(diagnosis.best_loop):.3g}, loop {diagnosis.best_loop})"
+    best = f"best ({_number(diagnosis.error.at(diagnosis.best_loop))}, loop {diagnosis.best_loop})"
     if diagnosis.overflows_at is not None:
         return f"The state or its error overflows at loop {diagnosis.overflows_at}; before, the error was {best}."
     if not _learned(diagnosis):
         return ""
-    last = f"After {diagnosis.loops} loops the error is {diagnosis.error.mean[-1]:.3g}"
+    last = f"After {diagnosis.loops} loops the error is {_number(diagnosis.error.mean[-1])}"
     rise = f"paired rise above its {best}: {_interval(diagnosis.rise)}"
     if diagnosis.diverges_at is not None:
         return f"{last}; from loop {diagnosis.diverges_at} on it is surely above {WORSE:g} times its best. The {rise}."
@@ -170,4 +174,9 @@ def _end(diagnosis: Diagnosis) -> str:
 
 
 def _interval(estimate: Estimate) -> str:
-    return f"{estimate.mean:.3g} [{estimate.low:.3g}, {estimate.high:.3g}]"
+    text = _number(estimate.mean)
+    return text if text == "not finite" else f"{text} [{_number(estimate.low)}, {_number(estimate.high)}]"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "not finite"

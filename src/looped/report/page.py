@@ -20,6 +20,7 @@ from looped.experiment import Experiment
 from looped.files import write_bytes
 from looped.report import plots
 from looped.report.drawing import PALETTE, Figures
+from looped.report.findings import findings_section
 from looped.report.numbers import duration, number
 from looped.report.sections import result_section, theorems_section
 from looped.report.subspaces import subspaces_figure
@@ -57,7 +58,7 @@ def write_report(
             title=title,
             lead=lead,
             runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
-            sweeps=[sweep_section(folder) for folder in sweeps],
+            sweeps=[sweep_section(folder, figures) for folder in sweeps],
             results=[result_section(result, figures) for result in results],
             theorems=None if theorems is None else theorems_section(theorems, figures),
             version=looped.__version__,
@@ -108,6 +109,7 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
         "progress": _progress(run),
         "evaluations": views,
         "subspaces_svg": _subspaces(run, figures),
+        **findings_section(run.path),
         "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
         "train": train,
         "provenance": [(key, _plain(value)) for key, value in facts.items() if value is not None]

@@ -16,7 +16,8 @@ START = """# All figures
 `looped list figures` shows the same, and [Figures](figures.md) says what the scales and verdicts
 mean.
 
-- *scale*: the largest one with a result of today's settings. At `cpu` scale claims are not judged.
+- *scale*: the largest one with a result of today's settings. At `cpu` scale claims of
+  papers are not judged.
 - *seeds*: trained models of each cell (`chen24.fig1`: trials).
 - *training*: of all models behind the figure, some of which other figures show too; "?" where the
   result does not say. Trainings that shared a GPU count for their part.

@@ -14,14 +14,16 @@ MODEL = DecoderConfig(d=1, width=64, heads=4, layers=1, loops=12, positions=50)
 """Room for 24 examples and a query."""
 
 CPU = TrainConfig(
-    steps=7000,
+    steps=4000,
     batch=64,
     points=25,
     window=3,
     grad=5,
     depth=RandomDepth(low=-8, high=8),
-    active_points=Ramp(start=9, stop=25, share=0.2),
-    optimizer=Muon(learning_rate=4e-3, muon_learning_rate=0.015, clip=1.0, schedule=Trapezoid(warmup=0.02, decay=0.5)),
+    active_points=Ramp(start=9, stop=25, share=0.35),
+    optimizer=Muon(
+        learning_rate=4e-3, muon_learning_rate=0.015, clip=1.0, schedule=Trapezoid(warmup=0.035, decay=0.125)
+    ),
     average=0.999,
     log_every=50,
     checkpoint_every=500,

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 import looped
-from looped.files import write_bytes
 from looped.models.base import LoopedModel
 from looped.models.decoder import DecoderConfig, LoopedDecoder
-from looped.report.page import environment
+from looped.report.page import environment, write_page
 from looped.tasks.mixture import FunctionMixture
 from looped.tasks.task import Task
 
@@ -39,19 +38,13 @@ def write_explorer(out: str | Path, *, model: LoopedModel, task: Task, name: str
             version=looped.__version__,
         )
     )
-    content = page.encode()
-    if len(content) > MAX_BYTES:
+    size = len(page.encode())
+    if size > MAX_BYTES:
         raise ValueError(
-            f"the page of `{name}` would have {len(content) / 1e6:.1f} MB, and at most {MAX_BYTES / 1e6:.1f} are "
-            "allowed. Choose a smaller model, or keep it with `looped keep --rounding float16`."
+            f"the page of `{name}` would have {size / 1e6:.1f} MB, and at most {MAX_BYTES / 1e6:.1f} are allowed. "
+            "Choose a smaller model, or keep it with `looped keep --rounding float16`."
         )
-    file = Path(out)
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, content)
-    except OSError as error:
-        raise ValueError(f"the page cannot be written to {file}: {error.strerror}. Choose another place.") from None
-    return file
+    return write_page(Path(out), page)
 
 
 def model_data(model: LoopedDecoder) -> dict[str, Any]:

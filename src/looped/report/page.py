@@ -44,9 +44,11 @@ def write_report(
     sweeps: Sequence[Path] = (),
     title: str = "What was run, and what came out",
     lead: str = "",
+    explorer: str = "",
 ) -> Path:
     """Write the page to `out`, a file that ends in .html or a folder for `report.html`; returns the file.
 
+    `explorer` is the name of a loop explorer's page beside it, which it then links.
     `results` are reproduced figures, `theorems` rows of `looped verify --json`, `sweeps` folders that `looped sweep`
     wrote. The page shows them in this order.
     """
@@ -57,6 +59,7 @@ def write_report(
         .render(
             title=title,
             lead=lead,
+            explorer=explorer,
             runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
             sweeps=[sweep_section(folder, figures) for folder in sweeps],
             results=[result_section(result, figures) for result in results],
@@ -66,12 +69,16 @@ def write_report(
         )
     )
     out = Path(out)
-    file = out if out.suffix == ".html" else out / "report.html"
+    return write_page(out if out.suffix == ".html" else out / "report.html", page)
+
+
+def write_page(file: Path, page: str) -> Path:
+    """Write a page to a file, in a folder that is made if it is missing."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(file, page.encode())
     except OSError as error:
-        raise ValueError(f"the report cannot be written to {file}: {error.strerror}. Choose another place.") from None
+        raise ValueError(f"the page cannot be written to {file}: {error.strerror}. Choose another place.") from None
     return file
 
 

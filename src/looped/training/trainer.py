@@ -235,7 +235,7 @@ class Trainer(TrainingLoop):
             )
         loss = self._weighted(self.batches.weigh_loops(error), prompt, batch)
         if self.passes.extra is not None and self.passes.extra.loss is not None:
-            loss = loss + _share(self.passes.extra.loss, prompt, batch)
+            loss = loss + share_of(self.passes.extra.loss, prompt, batch)
         for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss), strict=True):
             weight.grad = gradient
         self.team.add_gradients(self.model)

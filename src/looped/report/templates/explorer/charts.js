@@ -44,12 +44,13 @@ function canvas(svg, height) {
  * Lines over the loops 1 to `last` on a logarithmic axis, with a mark at loop `t`.
  * lines: [{ name, values, style }], a value for each loop so far; levels: [{ name, value, style }], the same at all.
  */
-function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, title }) {
+function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, title, span = null }) {
   const { width, height } = canvas(svg, 168);
   const left = 44, right = width - 10, top = 8, bottom = height - 30;
   const values = [...lines.flatMap((line) => [...line.values]), ...levels.map((level) => level.value)];
   const sound = values.filter((value) => Number.isFinite(value) && value > 0);
-  const low = Math.max(floor, Math.min(...sound, 1) / 1.3), high = Math.max(low * 20, ...sound.map((v) => 1.3 * v));
+  const low = span ? span[0] : Math.max(floor, Math.min(...sound, 1) / 1.3);
+  const high = span ? span[1] : Math.max(low * 20, ...sound.map((value) => 1.3 * value));
   const logarithm = scale(Math.log(low), Math.log(high), bottom, top);
   const x = scale(1, last, left, right), y = (value) => logarithm(Math.log(Math.max(low, value)));
   draw(svg, "title", {}, title);

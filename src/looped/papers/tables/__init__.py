@@ -17,14 +17,14 @@ QUANTILES = 10
 """Their levels are 5%, 15%, ..., 95%."""
 
 CPU = TrainConfig(
-    steps=12_000,
+    steps=7200,
     batch=32,
     points=112,
     lengths=(20, 32, 48, 64, 112),
     window=3,
     grad=5,
     depth=RandomDepth(low=-3, high=3),
-    optimizer=Muon(learning_rate=5e-3, muon_learning_rate=0.02, clip=1.0, schedule=Trapezoid(warmup=0.03, decay=0.5)),
+    optimizer=Muon(learning_rate=5e-3, muon_learning_rate=0.02, clip=1.0, schedule=Trapezoid(warmup=0.05, decay=0.2)),
     average=0.998,
     log_every=50,
     checkpoint_every=250,
@@ -42,7 +42,7 @@ PAPER = replace(
     window=10,
     grad=10,
     depth=RandomDepth(low=-8, high=8),
-    optimizer=replace(CPU.optimizer, learning_rate=3e-3, muon_learning_rate=0.01),
+    optimizer=Muon(learning_rate=3e-3, muon_learning_rate=0.01, clip=1.0, schedule=Trapezoid(warmup=0.02, decay=0.5)),
     average=0.999,
     dtype="bfloat16",
     log_every=100,

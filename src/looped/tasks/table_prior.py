@@ -84,7 +84,7 @@ class TablePrior(Task):
     @property
     def label_variance(self) -> float:
         """A little above 1, as measured: the deviation of the rows beside a prompt is itself drawn."""
-        return 1.035
+        return 1.032
 
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """Fresh tables."""

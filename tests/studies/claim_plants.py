@@ -214,6 +214,13 @@ YANG24 = {
     "yang24.fig16.scaled_by_2": plant("is larger", "by_examples", model=LOOPED, shift="x scaled by 2"),
 }
 
+TABLES = {
+    "tables.development.twenty_rows": plant("is smaller", "margin", model="looped transformer"),
+    "tables.development.forty_rows": plant("is smaller", "margin", model="looped transformer"),
+    "tables.development.best_on_half": plant("is smaller", "best_on", model="looped transformer"),
+    "tables.development.intervals_cover": plant("is smaller", "coverage", model="looped transformer"),
+}
+
 RELEASED = {
     name.replace(figure, f"{figure}_released"): change
     for name, change in CHENG24.items()
@@ -227,7 +234,7 @@ PARTS = {
     if part != parts.PLAIN
 }
 
-PLANTS = {**CHEN24, **CHENG24, **RELEASED, **GAO24, **GATMIRY24, **YANG24, **PARTS}
+PLANTS = {**CHEN24, **CHENG24, **RELEASED, **GAO24, **GATMIRY24, **TABLES, **YANG24, **PARTS}
 """Claim -> its planted failure."""
 
 

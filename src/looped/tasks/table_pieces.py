@@ -125,7 +125,8 @@ class Linear(Function):
     def __call__(self, xs: Tensor, draws: Draws) -> Tensor:
         """w'x."""
         d = xs.shape[-1]
-        places = draws.uniform(d).argsort(-1)
+        # sizes fall off from one column that it reads to the next: the others come last
+        places = (draws.uniform(d) + (xs == 0).all(1)).argsort(-1).argsort(-1)
         w = draws.normal(d) * (-(draws.uniform(1, high=1.0) ** 2) * places).exp()
         return torch.einsum("bnd,bd->bn", xs, w)
 
@@ -188,7 +189,8 @@ class Additive(Function):
         clipped = xs.clamp(-3, 3)
         waves = torch.sin(draws.uniform(1, d, low=0.3, high=2.0) * clipped + 3 * draws.normal(1, d))
         curves = draws.normal(1, d) * waves + 0.4 * draws.normal(1, d) * clipped.square()
-        sizes = (-2 * draws.uniform(1, 1) * draws.uniform(1, d).argsort(-1)).exp()
+        places = (draws.uniform(1, d) + 1 - active).argsort(-1).argsort(-1)
+        sizes = (-2 * draws.uniform(1, 1) * places).exp()
         pairs = (draws.uniform(2 * self.products, d) * active).argmax(-1)
         left, right = clipped.gather(-1, pairs[:, None].expand(-1, xs.shape[1], -1)).chunk(2, -1)
         interact = (left * right * draws.normal(1, self.products)).sum(-1) * draws.uniform(1)
@@ -257,5 +259,5 @@ def standardized_beside(values: Float[Tensor, "batch rows columns"]) -> Float[Te
     """Columns with mean 0 and variance 1 in the last `BESIDE` rows; a constant column becomes zero."""
     beside = values[:, -BESIDE:]
     mean, deviation = beside.mean(1, keepdim=True), beside.std(1, keepdim=True)
-    # within a column, a number that is rare beside must not become huge
-    return ((values - mean) / deviation.clamp(min=0.05)).clamp(-10, 10)
+    # a number that is rare beside must not become huge
+    return ((values - mean) / deviation.clamp(min=1e-3)).clamp(-10, 10)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,7 +16,6 @@ from looped.papers.tables import Scale, regressor
 from looped.papers.tables.data import DEVELOPMENT, Split, split, table
 from looped.papers.tables.rivals import RIVALS, Answers, answers, cached
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, claim
-from looped.studies.checks import Check
 from looped.studies.measures import RESAMPLES, trained
 from looped.studies.panels import Axis
 from looped.studies.quantities import curve
@@ -36,7 +33,8 @@ class Splits:
     By rows to learn from, for every predictor: `unexplained`, 1 - R2, the mean over tables, with its interval over
     splits; `rank` among all predictors, and `best_on`, the share of tables where its mean R2 is the highest; `seconds`
     from the rows to the answers, tuning included. For every predictor and table `r2`. For the looped transformer
-    `coverage`, the share of labels between its 5% and its 95% quantile.
+    `margin`, its R2 minus that of the baseline with the best mean, and `coverage`, the share of labels between its 5%
+    and its 95% quantile.
     """
 
     tables: tuple[str, ...]
@@ -92,6 +90,10 @@ class Splits:
             measured.add(cell, "best_on", (winners == index).mean(0).tolist(), x=self.rows, seed=seed)
             for name, values in zip(self.tables, r2[who], strict=True):
                 measured.add(Cell(model=who, table=name), "r2", values.mean(1).tolist(), x=self.rows, seed=seed)
+        means = np.stack([r2[rival].mean(0) for rival in RIVALS])
+        best = means.mean(2).argmax(0)
+        margin = r2[LOOPED].mean(0) - means[best, np.arange(len(self.rows))]
+        self.add(measured, Cell(model=LOOPED), "margin", margin, self.seed)
         self.add(measured, Cell(model=LOOPED), "coverage", coverage.mean(0), self.seed)
         return measured
 
@@ -125,7 +127,7 @@ def predicted(model: TableTransformer, rows: Split) -> Float[np.ndarray, "tests 
 
 EVERYONE = (LOOPED, *RIVALS)
 MEASURES = {
-    "smoke": Splits(tables=(*OPENML[:2], "wine"), rows=(20, 40), splits=2, tests=20, folds=2),
+    "smoke": Splits(tables=(OPENML[0], "wine"), rows=(20, 40), splits=1, tests=20, folds=2),
     "cpu": Splits(tables=DEVELOPMENT),
     "paper": Splits(tables=DEVELOPMENT, rows=(20, 40, 100, 300), splits=10),
 }
@@ -134,17 +136,6 @@ MEASURES = {
 def cells(scale: Scale) -> Cells:
     """The predictor at this scale."""
     return {Cell(model=LOOPED): regressor(scale)}
-
-
-def unexplained(who: str, rows: int):
-    """1 - R2, the mean over tables."""
-    return curve("unexplained", model=who).at(rows)
-
-
-def better_than_all(rows: int, margin: float) -> Check:
-    """The looped transformer's mean R2 is above that of every tuned baseline."""
-    checks = [unexplained(LOOPED, rows) - unexplained(rival, rows) <= -margin for rival in RIVALS]
-    return functools.reduce(operator.and_, checks)
 
 
 DEVELOPMENT_TABLES = Study(
@@ -164,13 +155,13 @@ DEVELOPMENT_TABLES = Study(
     claims=(
         claim(
             "twenty_rows",
-            "With 20 rows its mean R2 is at least .04 above that of every tuned baseline.",
-            better_than_all(20, 0.04),
+            "With 20 rows its mean R2 is at least .04 above that of the best tuned baseline.",
+            curve("margin", model=LOOPED).at(20) >= 0.04,
         ),
         claim(
             "forty_rows",
-            "With 40 rows its mean R2 is at least .04 above that of every tuned baseline.",
-            better_than_all(40, 0.04),
+            "With 40 rows its mean R2 is at least .04 above that of the best tuned baseline.",
+            curve("margin", model=LOOPED).at(40) >= 0.04,
         ),
         claim(
             "best_on_half",

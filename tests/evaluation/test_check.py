@@ -169,6 +169,7 @@ PROPERTIES = {
     "gatmiry24.multilayer": {"causal", "prompt", "unlooped"},
     "cheng24": {"causal", "prompt", "unlooped"},
     "chen24": {"label", "prompt"},
+    "tables": {"causal"},
 }
 """What is known of the models whose recipes' names contain these words."""
 

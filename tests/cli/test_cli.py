@@ -91,7 +91,7 @@ def test_no_command_shows_the_help(call):
         (["train", "yang24.linear", "--seed", "one"], "--seed"),
         (["import", "file.pt", "--out", "x"], "--heads"),
         (["import", "file.pt", "--heads", "8"], "--out"),
-        (["import", "file.pt", "--out", "x", "--heads", "8", "--inject", "multiply"], "multiply"),
+        (["import", "file.pt", "--out", "x", "--heads", "8", "--inject", "divide"], "divide"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(refused, arguments, message):

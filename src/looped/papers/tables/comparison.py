@@ -149,7 +149,8 @@ DEVELOPMENT_TABLES = Study(
         colour="model",
         line="{model}",
         width=4.4,
-        bottom=0.3,
+        bottom=0.45,
+        legend_columns=3,
     ),
     learned=Learned(of="unexplained"),
     claims=(

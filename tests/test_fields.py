@@ -32,6 +32,7 @@ BASES = {
     "gao24.translation": {"train.points": 60, "model.positions": 60},
     "yang24.linear_published": {"train.depth.every": 2, "train.depth.by": 1, "train.active_points": None},
     "gatmiry24.looped": {"train.optimizer.schedule.share": 0.2},
+    "explorer.curves": {"train.active_points": {"type": "Ramp", "start": 2, "stop": 5, "share": 0.5}},
     "tables.regressor": {"train.lengths": [4, 5]},
 }
 """What some recipes need besides, so that six steps show what a field does."""
@@ -51,6 +52,8 @@ VALUES = {
     ("IsotropicRegression", "centres"): [5.0, 9.0],
     ("IsotropicRegression", "half"): 1.0,
     **{(kind, name): 3 for kind in ("RepresentationRegression", "AutoRegression") for name in ("features", "hidden")},
+    ("FunctionMixture", "classes"): [{"type": "looped.tasks.mixture:Lines"}],
+    ("Waves", "frequency"): [2.0, 5.0],
     ("Translation", "corpus"): "iwslt",
     ("Translation", "split"): "val",
     ("Translation", "limit"): 3,
@@ -110,7 +113,7 @@ VALUES = {
     ("TrainConfig", "lengths"): [3],
     ("TrainConfig", "window"): 1,
     ("TrainConfig", "extended"): [3],
-    ("TrainConfig", "grad"): 1,
+    ("TrainConfig", "grad"): 3,
     ("TrainConfig", "depth"): RandomDepth(low=-1, high=1),
     ("TrainConfig", "dims"): Ramp(start=1, stop=3, share=0.5),
     ("TrainConfig", "active_points"): Ramp(start=2, stop=5, share=1.0),
@@ -133,6 +136,7 @@ VALUES = {
 }
 """Another value of a field; a field that is not here is a number, which grows, or a switch, which is turned."""
 REFUSED = {
+    ("FunctionMixture", "d"),
     *((kind, "d") for kind in ("GaussianProcess", "MixedProcess", "RepresentationRegression", "AutoRegression")),
     *((kind, "d") for kind in ("ChainOfThought", "LinearRegression", "Translation", "IsotropicRegression")),
     *((kind, "d") for kind in ("SparseRegression", "DecisionTree", "ReLUNetwork", "VectorGeneration")),

@@ -16,7 +16,7 @@ from torch import Tensor
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import over_tokens, weight_of
 from looped.evaluation.radius import normal_like, spectral_radius
-from looped.functional.streams import stream
+from looped.functional.streams import generator_of, stream
 from looped.models.base import LoopedModel
 from looped.models.kernel_transformer import KernelTransformerConfig
 from looped.models.loop import Context, State, leaves, tree_map
@@ -103,7 +103,7 @@ def diagnose(
         raise ValueError(f"`loops` must be above the trained loops={trained}, to see past them; got {loops}.")
     weight = weight_of(model)
     # on the CPU, as `evaluate` draws them; the random starts on the model's device
-    prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    prompt = task.sample(batch=prompts, n=points, generator=generator_of(seed))
     prompt = prompt.to(weight.device).to(weight.dtype)
     generator = torch.Generator(weight.device).manual_seed(stream(seed, "starts"))
     prompt.check_finite()

@@ -18,6 +18,7 @@ from torch.autograd.functional import jvp
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Findings
+from looped.functional.streams import generator_of
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -110,7 +111,7 @@ def identify(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
     model = model.double()
-    drawn = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    drawn = task.sample(batch=prompts, n=points, generator=generator_of(seed))
     prompt = only_pairs(drawn, "identify").to(next(model.parameters()).device).to(torch.float64)
     prompt.check_finite()
     identified = []

@@ -15,7 +15,7 @@ from torch import Tensor
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import weight_of
-from looped.functional.streams import stream
+from looped.functional.streams import generator_of, stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
 from looped.tasks.task import Task
@@ -122,7 +122,7 @@ def probe(
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
     # on the CPU, as `evaluate` draws them
-    judged = reader.sample(prompts, torch.Generator().manual_seed(seed)).to(weight.device)
+    judged = reader.sample(prompts, generator_of(seed)).to(weight.device)
     states, goals = reader.read(judged.rows(slice(2)))
     stack = ProbeStack(
         groups=2 if control else 1,

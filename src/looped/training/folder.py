@@ -106,7 +106,10 @@ class Folder:
     def finished(self, steps: int) -> bool:
         """Whether all `steps` are done; a damaged checkpoint counts as not finished."""
         try:
-            return steps in self.steps and read_checkpoint(self.path, steps).finished
+            checkpoint = read_checkpoint(self.path, steps) if steps in self.steps else None
+            if checkpoint is not None:
+                self.check(checkpoint)
+            return checkpoint is not None and checkpoint.finished
         except ValueError:
             return False
 

@@ -206,6 +206,7 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
         refuse_missing_weights(path)
         raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
     weights = checkpoint.part("average") or checkpoint.part("model")
+    check_weights(weights, model.state_dict(), checkpoint_path(path, checkpoint.step))
     try:
         precision = next(iter(weights.values())).dtype
         model.to(torch.promote_types(precision, torch.float32)).load_state_dict(weights)
@@ -214,6 +215,18 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
             f"the weights in {path} do not fit the model of this config. Take the recipe and the scale they are from, "
             f"as {path / 'config.json'} has them."
         ) from None
+
+
+def check_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse weights that are not finite, or no floats where those of the model are: torch would convert them."""
+    for name, value in weights.items():
+        kind = like.get(name, value)  # a name that the model does not have is refused later
+        if value.is_floating_point() != kind.is_floating_point() or value.is_complex() != kind.is_complex():
+            raise ValueError(
+                f"{file} holds `{name}` as {value.dtype}; the model's is {kind.dtype}. Restore it from a copy."
+            )
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{file} holds weights that are not finite, in `{name}`. Restore it from a copy.")
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:

@@ -19,11 +19,11 @@ from looped.training.distributed import ALONE, Team
 from looped.training.distributed import join as join_ranks
 from looped.training.dropout import add_dropout
 from looped.training.engine import Plain, check_engine, choose
-from looped.training.folder import Checkpoint, traceless
+from looped.training.folder import Checkpoint, checkpoint_path, traceless
 from looped.training.kept import locate, refuse_training
 from looped.training.optim import Optimizers
 from looped.training.pieces import follow
-from looped.training.run import Run, digest, load_weights
+from looped.training.run import Run, check_weights, digest, load_weights
 from looped.training.stacks import last_common_checkpoints
 from looped.training.stopping import Interrupted, stop_signals, writing
 from looped.training.threads import at_threads, check_threads, recorded
@@ -119,6 +119,8 @@ def _train(
         latest = team.checkpoints(runs, lambda: last_common_checkpoints(runs, [run.latest(mend=True) for run in runs]))
         groups: dict[int, list[int]] = {}
         for index, checkpoint in enumerate(latest):
+            if checkpoint is not None and checkpoint.finished:
+                runs[index].check(checkpoint)
             if checkpoint is None or not checkpoint.finished:
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
         stopping = held.enter_context(stop_signals())
@@ -266,6 +268,11 @@ class Trainer(TrainingLoop):
 
     def load(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Take everything that `checkpoints` gave."""
+        for run, checkpoint in zip(self.runs, checkpoints, strict=True):
+            for part in ("model", "average"):
+                check_weights(checkpoint.part(part), self.weights(), checkpoint_path(run.path, checkpoint.step))
+            if not checkpoint.part("optimizer"):
+                raise KeyError("optimizer")
         self.model.load_state_dict(self._joined(checkpoints, "model"))
         self.optimizers.load(self._joined(checkpoints, "optimizer"))
         for index, checkpoint in enumerate(checkpoints):

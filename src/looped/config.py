@@ -229,7 +229,7 @@ def load_code(path: str | Path) -> types.ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[path.stem]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}.") from error
     return module

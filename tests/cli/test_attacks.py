@@ -2,13 +2,14 @@
 
 import json
 import shutil
+import warnings
 
 import pytest
 import torch
 from safetensors.torch import save
 
 from looped.cli import main
-from looped.files import digest, read_tensors
+from looped.files import digest, log, read_tensors
 
 SMOKE = ("yang24.linear", "--scale", "smoke", "--set", "train.steps=4", "--set", "train.checkpoint_every=2")
 
@@ -127,3 +128,212 @@ def test_two_seeds_of_prompts_are_never_the_same_prompts(seed, same, run, refuse
     drawn = [torch.rand(3, generator=torch.Generator().manual_seed(number)) for number in (seed, same)]
     assert torch.equal(*drawn), "torch's generator reads 32 bits"
     assert f"`seed` must be in [0, 4,294,967,295]; got {seed}." in refused(*evaluate(run), "--seed", seed)
+
+
+# data that is no data
+
+DEEP = '{"a": ' * 900 + "1" + "}" * 900
+LONG = "1" + "0" * 400
+
+
+@pytest.mark.parametrize("text", [DEEP, "[" * 900 + "]" * 900, "[" * 100_000, LONG, "1" * 5000])
+@pytest.mark.parametrize("name", ["config.json", "provenance.json", "metrics.jsonl"])
+def test_json_that_is_too_deep_or_too_long_is_damage_to_its_file(name, text, run, refused):
+    line = (
+        f'{{"step": 4, "loss": {text}, "error": 1.0}}\n' if name == "metrics.jsonl" else f'{{"format": 2, "x": {text}}}'
+    )
+    (run / name).write_text(line)
+    error = refused("report", run, "--out", run.parent / "page.html")
+    assert str(run / name) in error
+    assert any(reason in error for reason in ("nested more than 100 deep", "a whole number of"))
+    assert not (run.parent / "page.html").exists()
+
+
+def test_a_date_in_a_sweeps_file_is_no_value(refused, tmp_path):
+    (tmp_path / "sweep.toml").write_text(
+        'recipe = "yang24.linear"\nscale = "smoke"\n[grid]\n"train.seed" = [2020-01-01]\n'
+    )
+    error = refused("sweep", "--file", tmp_path / "sweep.toml", "--list", "--out", tmp_path / "runs")
+    assert "sweep.toml holds a date or a time" in error
+
+
+@pytest.mark.parametrize(
+    "shift",
+    [
+        *("scaled-x:factor=1e300", "scaled-x:factor=1e30", "scaled-x:factor=1e-300", "scaled-labels:factor=1e30"),
+        *("noisy:std=1e300", "covariance:centre=1e30"),
+    ],
+)
+def test_a_shift_out_of_the_range_of_floats_is_refused(shift, run, refused):
+    assert "must be between 1e-06 and 1e+06; got 1e" in refused(*evaluate(run), "--shift", shift)
+
+
+@pytest.mark.parametrize("kind", ["sparse", "compressed", "nested", "meta", "eight bits"])
+def test_only_dense_floats_with_numbers_are_imported(kind, refused, tmp_path):
+    change = {
+        "sparse": torch.Tensor.to_sparse,
+        "compressed": torch.Tensor.to_sparse_csr,
+        "nested": lambda tensor: torch.nested.nested_tensor([tensor, tensor]),
+        "meta": lambda tensor: tensor.to("meta"),
+        "eight bits": lambda tensor: tensor.to(torch.float8_e4m3fn),
+    }[kind]
+    with warnings.catch_warnings():  # torch warns that these kinds are young
+        warnings.simplefilter("ignore")
+        torch.save({"_read_in.weight": change(torch.ones(4, 3))}, tmp_path / "state.pt")
+        error = refused("import", tmp_path / "state.pt", "--out", tmp_path / "in", "--heads", 2)
+    assert "state.pt holds" in error
+    assert "_read_in.weight" in error
+    assert not (tmp_path / "in").exists()
+
+
+# escapes and markup
+
+UGLY = "[/nope] [bold]x[/] :smile: \x1b[31mred\x07 \x9b2J \u202etxt"
+SAFE = "[/nope] [bold]x[/] :smile: \\x1b[31mred\\x07 \\x9b2J \\u202etxt"
+
+
+def test_what_a_user_names_is_printed_as_it_is_but_for_what_steers_a_terminal(run, call):
+    code, out, error = call(*evaluate(run), "--name", UGLY)
+    assert code == 0
+    assert SAFE in " ".join(out.split())
+    assert not any(letter in out + error for letter in "\x1b\x07\x9b\u202e")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", UGLY),
+        ("list", UGLY),
+        ("evaluate", UGLY),
+        ("construct", UGLY),
+        ("train", "yang24.linear", "--set", UGLY),
+        ("sweep", "yang24.linear", f"{UGLY}=1"),
+        ("sweep", "--file", f"{UGLY}.toml"),
+        ("report", UGLY),
+        ("import", UGLY, "--heads", "2", "--out", "nowhere"),
+        ("list", f"--{UGLY}"),
+    ],
+)
+def test_a_refusal_quotes_what_it_got_without_control_characters(words, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    error = refused(*words)
+    assert "\\x1b[31mred" in error
+    assert not any(letter in error for letter in "\x1b\x07\x9b\u202e")
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_in_files_are_printed_without_control_characters(refused, tmp_path):
+    torch.save({"_read_in.weight": torch.ones(4, 3), UGLY: torch.ones(1).long()}, tmp_path / "state.pt")
+    (tmp_path / "sweep.toml").write_text('recipe = "yang24.linear"\nscale = "smoke"\n[grid]\n"a\\u001b[31m" = [1]\n')
+    for command in (
+        ("import", tmp_path / "state.pt", "--out", tmp_path / "in", "--heads", 2),
+        ("sweep", "--file", tmp_path / "sweep.toml", "--list"),
+    ):
+        error = refused(*command)
+        assert "\x1b" not in error
+        assert "\\x1b[31m" in error
+
+
+def test_a_warning_in_the_log_has_no_control_characters(caplog):
+    log.warning("%s is damaged", UGLY)
+    assert caplog.messages == [f"{SAFE} is damaged"]
+
+
+# the user's own code
+
+OWN = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from looped import DecoderConfig, Experiment, Prompt, TrainConfig
+from looped.models.base import LoopedModel, ModelConfig
+from looped.tasks.task import Task
+
+@dataclass(frozen=True, kw_only=True)
+class Fine(Task):
+    d: int = 2
+    @property
+    def label_variance(self):
+        return 1.0
+    def sample(self, *, batch, n, generator, dims=None):
+        xs = torch.randn(batch, n, 2, generator=generator)
+        return Prompt(xs, xs.sum(-1))
+
+@dataclass(frozen=True, kw_only=True)
+class Bad(Fine):
+    BODY
+
+class Unread(LoopedModel):
+    pass
+
+@dataclass(frozen=True, kw_only=True)
+class UnreadConfig(ModelConfig):
+    d: int = 2
+    def build(self):
+        return Unread(self)
+
+def bad():
+    model = DecoderConfig(d=2, width=8, heads=2, positions=16, loops=2)
+    return Experiment(name="own", task=Bad(), model=model, train=TrainConfig(steps=1, batch=4, points=5))
+
+def unread():
+    return Experiment(name="own", task=Fine(), model=UnreadConfig(), train=TrainConfig(steps=1))
+
+def late():
+    return {}["no such key"]
+"""
+SAMPLE = "def sample(self, *, batch, n, generator, dims=None):"
+VARIANCE = "label_variance = property(lambda self: VALUE)"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (f"{SAMPLE} return torch.ones(4, 5, 2), torch.ones(4, 5)", "while looped used `Bad` (PLACE, line 19)"),
+        (f"{SAMPLE} pass", "while looped used `Bad` (PLACE, line 19)"),
+        (f"{SAMPLE} return {{}}['key']", "PLACE, line 21: KeyError: 'key'. `--debug` shows the trace."),
+        (f"{SAMPLE} return self.sample(batch=1, n=1, generator=None)", "PLACE, line 21: RecursionError"),
+        (f"{SAMPLE} raise ValueError('two\\nlines')", "PLACE, line 21: ValueError: two lines."),
+        (f"{SAMPLE} return Prompt(torch.ones(4, 5, 2).int(), torch.ones(4, 5))", "holds floats"),
+        ("def sample(self, *, batch, n, generator): pass", "unexpected keyword argument 'dims'. That came while"),
+        (VARIANCE.replace("VALUE", "'1'"), "'Tensor' and 'str'. That came while looped used `Bad` (PLACE, line 19)"),
+        (VARIANCE.replace("VALUE", "float('nan')"), "`label_variance` of Bad must be a number above 0; got nan."),
+        (f"{SAMPLE} return Prompt(torch.ones(4, 5, 2), torch.ones(4, 5) * torch.nan)", "`ys` of a prompt must be"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked")
+def test_an_error_in_a_users_own_task_names_the_file_and_the_line(body, reason, call, tmp_path):
+    file = tmp_path / f"{tmp_path.name}.py"  # a name of its own: modules stay
+    file.write_text(OWN.replace("BODY", body))
+    code, out, error = call("train", f"{file}:bad", "--device", "cpu", "--out", tmp_path / "runs", "--quiet")
+    assert (code, out, error.count("\n")) == (2, "", 1)
+    assert reason.replace("PLACE", str(file)) in error
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_error_in_a_users_own_model_or_recipe_names_the_file_and_the_line(refused, tmp_path):
+    file = tmp_path / "own_model.py"
+    file.write_text(OWN.replace("BODY", "pass"))
+    error = refused("train", f"{file}:unread", "--device", "cpu", "--out", tmp_path / "runs")
+    assert f"{file}, line 30: TypeError: Can't instantiate abstract class Unread" in error
+    assert "readout" in error
+    error = refused("train", f"{file}:late", "--out", tmp_path / "runs")
+    assert error.endswith(f"gives no experiment: KeyError: 'no such key'. ({file}, line 40)\n")
+
+
+def test_debug_shows_the_trace_before_the_line(call, tmp_path):
+    file = tmp_path / "own_trace.py"
+    file.write_text(OWN.replace("BODY", "pass"))
+    code, out, error = call("train", f"{file}:late", "--debug")
+    assert (code, out) == (2, "")
+    assert error.startswith("Traceback (most recent call last)")
+    assert error.splitlines()[-1].startswith("looped: ")
+    assert call("--debug", "list", "nothing")[2].endswith(
+        "Valid: " + call("list", "nothing")[2].partition("Valid: ")[2]
+    )
+
+
+def test_an_error_of_looped_itself_keeps_its_trace(monkeypatch):
+    monkeypatch.setattr("looped.cli.app", {}.__getitem__)  # takes no options
+    with pytest.raises(TypeError, match="no keyword arguments"):
+        main(["list"])

@@ -1,8 +1,8 @@
 """The `looped` command: one file per command, errors as one line."""
 
 import os
-import re
 import sys
+import traceback
 
 import typer
 
@@ -12,6 +12,7 @@ from looped.cli.construct import construct
 from looped.cli.demo import demo
 from looped.cli.diagnose import diagnose
 from looped.cli.evaluate import evaluate
+from looped.cli.failures import explained
 from looped.cli.identify import identify
 from looped.cli.keep import keep
 from looped.cli.listing import list_all
@@ -21,9 +22,8 @@ from looped.cli.reproduce import reproduce
 from looped.cli.sweep import sweep
 from looped.cli.train import import_file, train
 from looped.cli.verify import verify
-from looped.training.distributed import LostRank, launched
-from looped.training.stopping import Interrupted
-from looped.training.trainer import Diverged
+from looped.files import visible
+from looped.training.distributed import launched
 
 app = typer.Typer(
     help="The laboratory for transformers that learn by looping.",
@@ -49,41 +49,32 @@ def _version(asked: bool) -> bool:
 
 
 @app.callback()
-def _options(version: bool = typer.Option(False, "--version", callback=_version, help="Print the version.")) -> None:
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Also print the trace of an error; may stand anywhere."),
+) -> None:
     pass
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit 0, or 1 if it failed or was stopped, or 2 for bad input, with one line that says why."""
     words = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]  # it may stand anywhere
     # typer's context would know the command, but its class moves between versions
     command = next((word for word in words if not word.startswith("-")), "train")
     try:
         if launched() and command != "train":
             raise ValueError(f"only `looped train` runs under torchrun. Start `looped {command}` alone.")
-        code = app(arguments, prog_name="looped", standalone_mode=False)
-    except (Diverged, Interrupted, LostRank) as error:
-        _fail(str(error), 1)
-    except (ValueError, OSError) as error:
-        _fail(str(error), 2)
-    except (MemoryError, RuntimeError, TypeError) as error:
-        # torch has a class of errors for the GPU's memory; for the CPU's, or for absurd sizes, only the words tell
-        if not isinstance(error, MemoryError) and not re.search(
-            "memory|Overflow when|overflow|torage size", str(error)
-        ):
-            raise
-        _fail("that needs more memory than there is. Ask for fewer or smaller prompts, or a smaller model.", 2)
+        code = app(words, prog_name="looped", standalone_mode=False)
     except KeyboardInterrupt:
         _fail("stopped.", 1)
     except Exception as error:
-        # usage errors of typer; their class moved between versions, their method did not
-        if not hasattr(error, "format_message"):
+        if debug:
+            traceback.print_exc()
+        if (reason := explained(error)) is None:
             raise
-        message = error.format_message().strip()  # type: ignore[attr-defined]
-        if not message:  # no command: the help is printed already
-            sys.exit(2)
-        end = "" if message.endswith((".", "?")) else "."
-        _fail(f"{message}{end} `looped --help` shows what there is.", 2)
+        _fail(*reason)
     else:
         if code == 130:  # how typer reports Ctrl-C
             _fail("stopped.", 1)
@@ -95,5 +86,6 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"looped: {' '.join(message.split())}", file=sys.stderr)
+    if message:  # no command: the help is printed already
+        print(f"looped: {visible(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

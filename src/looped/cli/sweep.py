@@ -10,11 +10,10 @@ from typing import Annotated, Literal
 
 import typer
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from looped.cli.options import Code, Device, Json, Out, Quiet, Recipe, RecipeScale, load_user_code, pick_device
-from looped.cli.output import messages, number, show
+from looped.cli.output import coloured, messages, number, show
 from looped.recipes import experiment as find_experiment
 from looped.training.executors import Executor, Tell
 from looped.training.stopping import Interrupted
@@ -157,11 +156,11 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
     names = dict.fromkeys(name for point in asked for name in point.fields)
     varied = [name for name in names if len({str(point.fields.get(name)) for point in asked}) > 1]
     title = f"{asked[0].experiment.name}, {len(asked)} points: {totals}"
-    rows = Table(title=escape(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    rows = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     done = all(standing.status == "finished" for standing in stands)
     rows.add_column("run", no_wrap=True)
     for name in _headers(varied):
-        rows.add_column(escape(name), overflow="fold")
+        rows.add_column(name, overflow="fold")
     rows.add_column("status", overflow="fold")
     for name in (*["step"] * (not done), "loss", "error"):
         rows.add_column(name, no_wrap=True)
@@ -170,9 +169,9 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
         running = stand.status == "running"
         step = max(stand.step, int(stand.metrics.get("step", 0))) if running else stand.step
         numbers = [number(stand.metrics[key]) if key in stand.metrics else "" for key in ("loss", "error")]
-        status = f"[{COLOURS.get(stand.status, 'yellow')}]{stand.status}[/]"
-        status += f", {stand.lost} lost" if stand.lost else ""
-        values = [escape(str(point.fields.get(name, ""))) for name in varied]
+        lost = f", {stand.lost} lost" if stand.lost else ""
+        status = coloured((stand.status, COLOURS.get(stand.status, "yellow")), (lost, ""))
+        values = [str(point.fields.get(name, "")) for name in varied]
         steps = [] if done else [f"{step}/{point.steps}"]
         rows.add_row(point.path.name.rpartition("-")[2], *values, status, *steps, *numbers)
     return rows

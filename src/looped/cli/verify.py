@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from looped.cli.options import Json, Quiet
-from looped.cli.output import number, progress_lines, show
+from looped.cli.output import coloured, number, progress_lines, show
 from looped.files import check_folder, tidied, write_json
 from looped.report.page import write_report
 from looped.theorems.check import Row
@@ -56,7 +56,7 @@ def table(rows: list[Row]) -> Table:
         right = column in ("measured", "bound", "margin", "seconds")
         lines.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column == "name")
     for row in rows:
-        verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
+        verdict = coloured((row.verdict, COLOURS[row.verdict]))
         numbers = (number(row.measured), number(row.bound), f"{row.margin:.3g}")
         lines.add_row(row.name, row.form, *numbers, verdict, f"{row.seconds:.1f}")
     return lines

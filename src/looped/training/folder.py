@@ -207,7 +207,15 @@ def traceless(paths: Sequence[Path]) -> Iterator[None]:
     with tidied(*paths):
         try:
             yield
-        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        except (
+            ValueError,
+            TypeError,
+            RuntimeError,
+            MemoryError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+        ) as error:
             for path in [] if isinstance(error, Busy) else filter(Path.exists, new):
                 # under the lock: another process may just have begun to train there
                 with contextlib.suppress(Busy, OSError), locked(path / "lock", str(path)):

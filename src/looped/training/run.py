@@ -23,11 +23,14 @@ from torch import Tensor
 
 from looped.config import code_of, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable
-from looped.files import log, read_json, write_bytes
+from looped.files import log, parse_json, read_json, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
 from looped.training.kept import hint, is_kept, locate, refuse_missing_weights
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The precisions that weights may be saved in; those of 8 bits need scales that nobody saved."""
 
 
 class Run(Folder):
@@ -182,10 +185,7 @@ def _same_config(data: Any, setup: Setup) -> bool:
 
 def _line(line: bytes) -> dict[str, float]:
     """One line of the metrics; damage is a ValueError."""
-    try:
-        data = json.loads(line)
-    except RecursionError:
-        raise ValueError("a line is no line of numbers") from None
+    data = parse_json(line)
     numbers = isinstance(data, dict) and all(type(value) in (int, float) for value in data.values())
     if not numbers or not {"step", "loss", "error"} <= data.keys() or not isinstance(data["step"], int):
         raise ValueError("a line does not have the numbers step, loss and error")
@@ -220,11 +220,9 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
 def check_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], file: Path) -> None:
     """Refuse weights that are not finite, or no floats where those of the model are: torch would convert them."""
     for name, value in weights.items():
-        kind = like.get(name, value)  # a name that the model does not have is refused later
-        if value.is_floating_point() != kind.is_floating_point() or value.is_complex() != kind.is_complex():
-            raise ValueError(
-                f"{file} holds `{name}` as {value.dtype}; the model's is {kind.dtype}. Restore it from a copy."
-            )
+        kind = like.get(name, value).dtype  # a name that the model does not have is refused later
+        if value.dtype != kind and not (value.dtype in FLOATS and kind in FLOATS):
+            raise ValueError(f"{file} holds `{name}` as {value.dtype}; the model's is {kind}. Restore it from a copy.")
         if not bool(value.isfinite().all()):
             raise ValueError(f"{file} holds weights that are not finite, in `{name}`. Restore it from a copy.")
 

@@ -287,6 +287,7 @@ class Trainer(TrainingLoop):
         return {name: value.detach() for name, value in self.model.state_dict().items()}
 
     def _diverged(self, run: Run, what: str) -> NoReturn:
+        self.task.check(torch.Generator(self.device).manual_seed(0), batch=self.config.batch, n=self.config.points)
         last = f"is of step {run.steps[-1]}" if run.steps else "does not exist: none was written yet"
         raise Diverged(f"{what}; the last good checkpoint in {run.path} {last}. Lower the learning rate, or clip.")
 

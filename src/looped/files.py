@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import secrets
+import stat
 import tempfile
 import unicodedata
 import weakref
@@ -173,6 +174,15 @@ def finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
+def regular(path: Path) -> Path:
+    """The path, unless a pipe, a socket or a device lies there: reading one may never end."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ValueError(f"{path} is a pipe or a device. Remove it, or restore the file from a copy.")
+    return path
+
+
 MOST_DEEP = 100
 """How deep lists and objects of JSON may be nested: what reads them goes down by recursion."""
 
@@ -203,7 +213,7 @@ def _whole_number(digits: str) -> int:
 def read_json(path: Path) -> Any:
     """Read JSON; a damaged file is a ValueError that names it."""
     try:
-        return parse_json(path.read_text())
+        return parse_json(regular(path).read_text())
     except (OSError, ValueError) as error:  # of its text, or of its encoding
         raise ValueError(f"{path} cannot be read as JSON: {error}. Restore it from a copy.") from None
 
@@ -236,7 +246,7 @@ def read_about(path: Path) -> dict[str, Any]:
 def _safetensors(path: Path, remedy: str = " Remove it.") -> Iterator[tuple[Any, str, str, dict[str, Any]]]:
     """The open file, its checksum, and its facts as text and as data."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(regular(path), framework="pt") as file:
             checksum, _, text = (file.metadata() or {})["looped"].partition(" ")
             about = parse_json(text)
             if not isinstance(about, dict):

@@ -1,7 +1,10 @@
 """Hostile and careless input found by hand: one line, exit 1 or 2, and nothing written that was not there before."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -9,7 +12,7 @@ import torch
 from safetensors.torch import save
 
 from looped.cli import main
-from looped.files import digest, log, read_tensors
+from looped.files import digest, locked, log, read_tensors
 
 SMOKE = ("yang24.linear", "--scale", "smoke", "--set", "train.steps=4", "--set", "train.checkpoint_every=2")
 
@@ -337,3 +340,95 @@ def test_an_error_of_looped_itself_keeps_its_trace(monkeypatch):
     monkeypatch.setattr("looped.cli.app", {}.__getitem__)  # takes no options
     with pytest.raises(TypeError, match="no keyword arguments"):
         main(["list"])
+
+
+# what would never end
+
+TYPOS = {
+    "layers": ("train", *SMOKE, "--set", "model.layers=20000"),
+    "loops": ("train", *SMOKE, "--set", "model.loops=1000000"),
+    "seeds": ("train", *SMOKE, "--seeds", "9999"),
+    "diagnose": ("diagnose", "RUN", "--loops", "1000000000"),
+    "starts": ("diagnose", "RUN", "--starts", "1000000"),
+    "identify": ("identify", "RUN", "--max-steps", "1000000"),
+    "construct": ("construct", "gao24.thm4.1", "--loops", "1000000"),
+    "examples": ("construct", "gao24.thm4.1", "--examples", "1000000"),
+}
+
+
+@pytest.mark.parametrize("name", TYPOS)
+def test_sizes_that_nobody_can_want_are_refused_at_once(name, run, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    error = refused(*(str(run) if word == "RUN" else word for word in TYPOS[name]))
+    assert "at most 1" in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", [evaluate, resume, lambda run: ("report", run, "--out", run.parent / "page.html")])
+def test_a_config_of_a_thousand_million_layers_is_refused_by_all_that_read_it(command, run, refused):
+    data = json.loads((run / "config.json").read_text())
+    data["model"]["layers"] = 10**9
+    (run / "config.json").write_text(json.dumps(data))
+    assert "`layers` must be at most 1,000; got 1000000000." in refused(*command(run))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "provenance.json", "evaluations/01-x.json"])
+def test_only_files_are_read_from_a_run_folder(name, kind, run, refused):
+    put(run / name, kind)
+    assert f"{run / name} is a pipe or a device" in refused("report", run, "--out", run.parent / "page.html")
+    if name != "evaluations/01-x.json":
+        assert "is a pipe or a device" in refused(*resume(run))
+
+
+def put(file, kind):
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
+
+
+def test_a_pipe_in_place_of_a_checkpoint_is_a_damaged_checkpoint(run, call, caplog):
+    put(run / "checkpoints" / "step-00000004.safetensors", "pipe")
+    assert call(*evaluate(run), "--quiet")[0] == 0
+    assert "step-00000004.safetensors is damaged; the checkpoint before it, of step 2, is used." in caplog.text
+
+
+def test_memory_that_the_machine_does_not_have_is_refused_and_not_a_kill(tmp_path):
+    code = "import sys; from looped.cli import main; main(sys.argv[1:])"
+    words = ["train", *SMOKE, "--set", "train.batch=1000000000", "--device", "cpu", "--out", str(tmp_path / "runs")]
+    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("looped: that needs more memory than there is.")
+    assert not (tmp_path / "runs").exists()
+
+
+# files that are not what they seem
+
+
+def test_an_evaluation_is_not_written_through_a_link(run, refused, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (run / "evaluations").symlink_to(tmp_path / "elsewhere")
+    assert "evaluations is a link" in refused(*evaluate(run))
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
+def test_a_model_here_that_hides_one_that_comes_with_looped_is_said(run, call, tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run, tmp_path / "results" / "models" / "yang24.linear")
+    (tmp_path / "results" / "models" / "yang24.linear" / "kept.json").write_text("{}")
+    assert call("evaluate", "yang24.linear", "--prompts", 8, "--points", 5, "--device", "cpu", "--quiet")[0] == 0
+    assert "yang24.linear is the model in results/models, not the one" in caplog.text
+
+
+def test_one_kept_model_is_written_by_one_process_at_a_time(run, refused, call, tmp_path):
+    keep = ("keep", run, "--name", "mine", "--prompts", 8, "--device", "cpu", "--out", tmp_path / "models")
+    (tmp_path / "models").mkdir()
+    with locked(tmp_path / "models" / ".mine.lock", "mine"):
+        assert "mine is being written by another process" in refused(*keep)
+    assert call(*keep, "--quiet")[0] == 0
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["mine"]
+
+
+def test_a_nul_character_is_refused_in_words(refused):
+    assert "holds a NUL character" in refused("evaluate", "a\x00b")

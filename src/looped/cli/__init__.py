@@ -1,9 +1,13 @@
 """The `looped` command: one file per command, errors as one line."""
 
+import contextlib
 import os
+import re
 import sys
 import traceback
+from pathlib import Path
 
+import torch
 import typer
 
 from looped import __version__
@@ -64,6 +68,9 @@ def main(arguments: list[str] | None = None) -> None:
     # typer's context would know the command, but its class moves between versions
     command = next((word for word in words if not word.startswith("-")), "train")
     try:
+        if any("\0" in word for word in words):
+            raise ValueError("an argument holds a NUL character, which no name and no number has. Leave it out.")
+        _bound_memory()
         if launched() and command != "train":
             raise ValueError(f"only `looped train` runs under torchrun. Start `looped {command}` alone.")
         code = app(words, prog_name="looped", standalone_mode=False)
@@ -83,6 +90,17 @@ def main(arguments: list[str] | None = None) -> None:
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _bound_memory() -> None:
+    """Let what the machine has no memory for be refused; otherwise the kernel kills the process, without a word."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # not on every system; a job may have a bound already
+        import resource
+
+        (kilobytes,) = re.findall(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+        now, most = resource.getrlimit(resource.RLIMIT_DATA)
+        if now == resource.RLIM_INFINITY and not torch.cuda.is_available():  # CUDA reserves more than it uses
+            resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(kilobytes), most))
 
 
 def _fail(message: str, code: int) -> None:

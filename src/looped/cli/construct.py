@@ -10,8 +10,10 @@ from looped.cli.options import Json, Quiet
 from looped.cli.output import number, show
 from looped.config import nearest
 from looped.constructions.ready import READY
-from looped.models.loop import check_loops
 from looped.training.run import save_model
+
+MOST = 1000
+"""Larger sizes take minutes and gigabytes: every state of every loop is compared."""
 
 
 def construct(
@@ -37,10 +39,9 @@ def construct(
     """
     if name not in READY:
         raise ValueError(f"no construction is called `{name}`. {nearest(name, READY)}")
-    check_loops(loops)
-    for option, value in (("d", d), ("examples", examples)):
-        if value < 1:
-            raise ValueError(f"`{option}` must be at least 1; got {value}.")
+    for option, value in (("d", d), ("examples", examples), ("loops", loops)):
+        if not 1 <= value <= MOST:
+            raise ValueError(f"`{option}` must be at least 1 and at most {MOST:,}; got {value}.")
     construction = READY[name](d, examples, loops)
     statement = (inspect.getdoc(READY[name]) or "").splitlines()[0]
     run, notes = None, []

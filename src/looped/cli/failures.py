@@ -16,7 +16,7 @@ from looped.training.trainer import Diverged
 
 LIBRARIES = (Path(__file__).parents[1], *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")))
 """What lies in these folders was not written by the user."""
-MEMORY = re.compile("memory|Overflow when|overflow|torage size")
+MEMORY = re.compile("memory|Overflow when|overflow|torage size|bad_alloc")
 """torch has a class of errors for the GPU's memory; for the CPU's, or for absurd sizes, only the words tell."""
 
 

@@ -22,7 +22,7 @@ from looped.training.tracking import check as check_trackers
 from looped.training.trainer import Diverged, train_seeds
 from looped.training.trainer import train as train_one
 
-MAX_SEEDS = 10_000
+MAX_SEEDS = 1000
 """More models than this in one batch are a typo."""
 
 

@@ -19,7 +19,7 @@ from looped.evaluation.radius import normal_like, spectral_radius
 from looped.functional.streams import generator_of, stream
 from looped.models.base import LoopedModel
 from looped.models.kernel_transformer import KernelTransformerConfig
-from looped.models.loop import Context, State, leaves, tree_map
+from looped.models.loop import Context, State, check_loops, leaves, tree_map
 from looped.prompt import AnyPrompt, Prompt
 from looped.tasks.task import Task
 
@@ -101,6 +101,7 @@ def diagnose(
     loops = 4 * trained if loops is None else loops
     if loops <= trained:
         raise ValueError(f"`loops` must be above the trained loops={trained}, to see past them; got {loops}.")
+    check_loops(loops)
     weight = weight_of(model)
     # on the CPU, as `evaluate` draws them; the random starts on the model's device
     prompt = task.sample(batch=prompts, n=points, generator=generator_of(seed))
@@ -234,6 +235,8 @@ def _check(model: LoopedModel, prompts: int, starts: int) -> None:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
     if starts < 1:
         raise ValueError(f"`starts` must be at least 1; got {starts}.")
+    if starts > 1000:
+        raise ValueError(f"`starts` must be at most 1,000; got {starts}.")
 
 
 def _run_loops(

@@ -110,6 +110,8 @@ def identify(
         raise ValueError(f"`prompts` must be at least 8, half to fit and half to judge; got {prompts}.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
+    if max_steps is not None and max_steps > 1000:
+        raise ValueError(f"`max_steps` must be at most 1,000; got {max_steps}.")
     model = model.double()
     drawn = task.sample(batch=prompts, n=points, generator=generator_of(seed))
     prompt = only_pairs(drawn, "identify").to(next(model.parameters()).device).to(torch.float64)

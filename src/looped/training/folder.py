@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.files import Busy, locked, log, read_json, read_tensors, tidied, write_json, write_tensors
+from looped.files import Busy, locked, log, read_json, read_tensors, regular, tidied, write_json, write_tensors
 from looped.training.provenance import provenance
 
 
@@ -119,7 +119,7 @@ class Folder:
         if checkpoint.together:
             about["together"] = list(checkpoint.together)
         if (file := self.path / "metrics.jsonl").exists():
-            about["metrics"] = hashlib.sha256(file.read_bytes()).hexdigest()
+            about["metrics"] = hashlib.sha256(regular(file).read_bytes()).hexdigest()
         target = checkpoint_path(self.path, checkpoint.step)
         target.parent.mkdir(exist_ok=True)  # somebody may have removed all checkpoints to begin anew
         write_tensors(target, checkpoint.tensors, about)
@@ -238,7 +238,7 @@ def checkpoint_path(path: Path, step: int) -> Path:
 def read_checkpoint(path: Path, step: int) -> Checkpoint:
     """A folder's checkpoint of `step`; damage is a ValueError, a file that may not be read an OSError."""
     file = checkpoint_path(path, step)
-    with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(file, "rb"):
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(regular(file), "rb"):
         pass  # else one that cannot be opened just now would look like a damaged one
     tensors, about = read_tensors(file)
     together, texts = about.get("together", []), [about.get(name, "") for name in ("experiment", "metrics")]

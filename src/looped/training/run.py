@@ -23,7 +23,7 @@ from torch import Tensor
 
 from looped.config import code_of, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable
-from looped.files import log, parse_json, read_json, write_bytes
+from looped.files import log, parse_json, read_json, regular, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
@@ -124,7 +124,7 @@ class Run(Folder):
 
     def append_metrics(self, line: Mapping[str, float]) -> None:
         """Add one line and flush it to the disk."""
-        with open(self.path / "metrics.jsonl", "a") as file:
+        with open(regular(self.path / "metrics.jsonl"), "a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -145,7 +145,7 @@ class Run(Folder):
 
     def _lines(self) -> list[bytes]:
         file = self.path / "metrics.jsonl"
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        lines = regular(file).read_bytes().splitlines(keepends=True) if file.exists() else []
         return [line for line in lines if line.endswith(b"\n")]  # a kill may have cut the last one short
 
     def by_loss(self, steps: Sequence[int]) -> list[int]:

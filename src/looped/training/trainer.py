@@ -174,7 +174,10 @@ class Trainer(TrainingLoop):
             for run in self.runs:
                 with writing(run):
                     self.boards.append(files.enter_context(boards(run, self.done, track)))
-            self.run(None if progress is None else lambda done: progress(done, self.line))
+            try:
+                self.run(None if progress is None else lambda done: progress(done, self.line))
+            except KeyboardInterrupt:  # the second Ctrl-C
+                raise Interrupted(f"stopped at once: {self.runs[0].progress}. {self.runs[0].resume}") from None
 
     def step(self, now: int) -> None:
         """One optimiser step, by the engine; nothing in it waits for the device or branches on a tensor's value."""

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from looped.config import change, encode, parse_value
 from looped.experiment import Experiment
-from looped.files import parse_json, read_about, read_json
+from looped.files import parse_json, read_about, read_json, regular
 from looped.training.folder import checkpoint_path, checkpoint_steps
 
 Status = Literal["waiting", "running", "finished", "stopped", "diverged", "busy", "failed"]
@@ -128,7 +128,7 @@ def standing(path: Path) -> Standing:
 def last_metrics(path: Path) -> dict[str, float]:
     """The last whole line of a run's metrics, read from the end of the file; empty where there is none."""
     try:
-        with open(path / "metrics.jsonl", "rb") as file:
+        with open(regular(path / "metrics.jsonl"), "rb") as file:
             file.seek(max(file.seek(0, 2) - TAIL_BYTES, 0))
             line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
         data = parse_json(line) if line else {}

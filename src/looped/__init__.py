@@ -1,11 +1,18 @@
 """The laboratory for transformers that learn by looping."""
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# `python -m looped` has not set sys.argv[0] by then
+_IS_COMMAND = os.path.splitext(os.path.basename(sys.argv[0]))[0] == "looped" or sys.orig_argv[1:3] == ["-m", "looped"]
+if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
+    # Ctrl-C while the command still imports torch, where an exception may be swallowed and leave torch in pieces
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"looped: stopped.\n"), os._exit(1)))
 
 try:
     from looped.config import code_of
@@ -20,9 +27,8 @@ try:
     from looped.tasks.task import Task
     from looped.training.run import Run, load
     from looped.training.trainer import train
-except KeyboardInterrupt:
-    # Ctrl-C while the command still imports torch; `python -m looped` has not set sys.argv[0] by then
-    if os.path.splitext(os.path.basename(sys.argv[0]))[0] != "looped" and "-m looped" not in " ".join(sys.orig_argv):
+except KeyboardInterrupt:  # where another handler was set before
+    if not _IS_COMMAND:
         raise
     sys.exit("looped: stopped.")
 

@@ -9,6 +9,7 @@ import math
 import os
 import platform
 import secrets
+import shlex
 import stat
 import tempfile
 import unicodedata
@@ -172,6 +173,11 @@ def finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [finite(item) for item in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def quoted(path: Path) -> str:
+    """A path as it is typed in a command, for messages that show one."""
+    return shlex.quote(str(path))
 
 
 def regular(path: Path) -> Path:

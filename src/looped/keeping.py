@@ -15,7 +15,7 @@ from torch import Tensor
 
 from looped.evaluation.curves import Curve, evaluate, resolve_loops
 from looped.experiment import is_plain
-from looped.files import Busy, check_folder, finite, locked, log, read_json, write_bytes, write_json
+from looped.files import Busy, check_folder, finite, locked, log, quoted, read_json, write_bytes, write_json
 from looped.models.base import LoopedModel
 from looped.models.loop import check_loops
 from looped.tasks.task import Task
@@ -246,7 +246,7 @@ def _finished(run: Run) -> Checkpoint:
     if checkpoint is None or not (checkpoint.finished or run.kept):
         where = "has no checkpoint" if checkpoint is None else f"has stopped at step {checkpoint.step}"
         raise ValueError(
-            f"{run.path} {where}: only a finished run is kept. Go on with: looped train --resume {run.path}"
+            f"{run.path} {where}: only a finished run is kept. Go on with: looped train --resume {quoted(run.path)}"
         )
     return checkpoint
 

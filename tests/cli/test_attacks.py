@@ -1,18 +1,25 @@
 """Hostile and careless input found by hand: one line, exit 1 or 2, and nothing written that was not there before."""
 
+import contextlib
+import errno
 import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save
 
+import looped.__main__
 from looped.cli import main
 from looped.files import digest, locked, log, read_tensors
+from looped.training.stopping import stop_signals
 
 SMOKE = ("yang24.linear", "--scale", "smoke", "--set", "train.steps=4", "--set", "train.checkpoint_every=2")
 
@@ -394,13 +401,20 @@ def test_a_pipe_in_place_of_a_checkpoint_is_a_damaged_checkpoint(run, call, capl
     assert "step-00000004.safetensors is damaged; the checkpoint before it, of step 2, is used." in caplog.text
 
 
-def test_memory_that_the_machine_does_not_have_is_refused_and_not_a_kill(tmp_path):
-    code = "import sys; from looped.cli import main; main(sys.argv[1:])"
-    words = ["train", *SMOKE, "--set", "train.batch=1000000000", "--device", "cpu", "--out", str(tmp_path / "runs")]
-    ended = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("looped: that needs more memory than there is.")
-    assert not (tmp_path / "runs").exists()
+@pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="only Linux says how much memory is available")
+def test_memory_is_bounded_by_what_the_machine_has(call, refused, monkeypatch, tmp_path):
+    bounds = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("resource.getrlimit", lambda kind: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    monkeypatch.setattr("resource.setrlimit", lambda kind, limits: bounds.append((kind, *limits)))
+    assert call("--version")[0] == 0
+    ((kind, soft, hard),) = bounds
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert (kind, hard) == (resource.RLIMIT_DATA, resource.RLIM_INFINITY)
+    assert 0.01 * machine < soft <= machine
+    # what torch says beyond that bound is one line
+    words = (*SMOKE, "--set", "train.batch=1000000000000000", "--device", "cpu", "--out", tmp_path / "runs")
+    assert refused("train", *words).startswith("looped: that needs more memory than there is.")
 
 
 # files that are not what they seem
@@ -432,3 +446,83 @@ def test_one_kept_model_is_written_by_one_process_at_a_time(run, refused, call, 
 
 def test_a_nul_character_is_refused_in_words(refused):
     assert "holds a NUL character" in refused("evaluate", "a\x00b")
+
+
+# messages, and where they are printed
+
+
+@pytest.mark.parametrize(("how", "encoding"), [(">&- 2>&-", "utf-8"), ("", "ascii")])
+def test_a_closed_stream_or_a_terminal_of_few_letters_is_no_error(how, encoding, run):
+    words = f"-m looped evaluate '{run}' --prompts 4 --device cpu --no-baselines --name '\u65e5\u672c \u00e9'"
+    environment = {"PYTHONPATH": str(Path(looped.__file__).parents[1]), "PYTHONIOENCODING": encoding, "HOME": "/none"}
+    ended = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' {words} {how}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | environment,
+    )
+    assert (ended.returncode, "Traceback" in ended.stderr) == (0, False)
+    if not how:
+        assert "\\u65e5\\u672c" in ended.stdout
+    assert len(list((run / "evaluations").iterdir())) == 1
+
+
+def test_an_error_in_a_runs_config_names_the_file(run, refused):
+    edit(run / "config.json", window=99)
+    assert refused(*evaluate(run)).startswith(f"looped: {run / 'config.json'}: `window` must be in [1, loops=4]")
+
+
+def test_one_bad_run_does_not_stop_the_page_of_the_others(run, call, caplog):
+    for name, file in (("bad", "config.json"), ("worse", "provenance.json"), ("worst", "metrics.jsonl")):
+        (shutil.copytree(run, run.parent / name) / file).write_text("3\n")
+    code, out, error = call("report", run.parent, "--out", run.parent / "page.html")
+    assert (code, error) == (0, "")
+    assert out.endswith("page.html: 1 run.\n")
+    assert [f"left out: {run.parent / name}/" in caplog.text for name in ("bad", "worse", "worst")] == [True] * 3
+    assert call("report", run.parent / "bad", "--out", run.parent / "page.html")[0] == 2
+
+
+def test_a_run_that_cannot_be_written_is_evaluated_all_the_same(run, call, monkeypatch):
+    def full(path, data):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("looped.evaluation.saved.write_json", full)
+    code, out, error = call(*evaluate(run))
+    assert (code, error) == (0, f"Not saved: {run} cannot be written (Read-only file system).\n")
+    assert "by loops at k=6" in out
+
+
+def test_a_path_with_a_space_is_quoted_where_it_is_to_be_typed(run, call):
+    moved = run.rename(run.parent / "a run")
+    assert call(*evaluate(moved))[2].endswith(f"Next: looped report '{moved}'\n")
+
+
+def test_a_second_interrupt_does_not_wait_for_the_step():
+    with stop_signals() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGTERM)  # what a scheduler repeats still waits for the save
+
+
+@pytest.mark.parametrize("body", ["raise KeyboardInterrupt", "signal.raise_signal(signal.SIGINT)", "swallowed", "pass"])
+def test_an_interrupt_at_any_moment_is_one_line(body, monkeypatch, capsys):
+    def command():
+        if body == "swallowed":  # by a library that is imported late, and then lacks a part
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            raise AttributeError("module 'numpy' has no attribute 'multiply'")
+        exec(body, {"signal": signal})
+        sys.exit(0)
+
+    monkeypatch.setattr("looped.cli.main", command)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            looped.__main__.main()
+        assert ended.value.code == (0 if body == "pass" else "looped: stopped.")
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN, "while Python ends"
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,6 +1,7 @@
 """The `looped` command: one file per command, errors as one line."""
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -62,6 +63,7 @@ def _options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command: exit 0, or 1 if it failed or was stopped, or 2 for bad input, with one line that says why."""
+    _open_streams()
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]  # it may stand anywhere
@@ -90,6 +92,15 @@ def main(arguments: list[str] | None = None) -> None:
         except BrokenPipeError:  # the reader, such as `head`, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_streams() -> None:
+    """Print into nothing where a stream is closed (`>&-`), and what a terminal cannot write as an escape."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not what a test puts there
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _bound_memory() -> None:

@@ -10,6 +10,7 @@ from looped.cli.options import Json, Quiet
 from looped.cli.output import number, show
 from looped.config import nearest
 from looped.constructions.ready import READY
+from looped.files import quoted
 from looped.training.run import save_model
 
 MOST = 1000
@@ -50,7 +51,7 @@ def construct(
             raise ValueError(f"no task samples what `{name}` reads, so it cannot be a run. Leave out `--out`.")
         where = {"name": name, "constructed": name, "points": examples + 1}
         run = save_model(out, construction.model, construction.task, **where)
-        notes = [f"Next: looped evaluate {run.path} --points {examples + 1}"]
+        notes = [f"Next: looped evaluate {quoted(run.path)} --points {examples + 1}"]
     answers = construction.answers()
     errors = construction.errors(answers).tolist()
     both = (answers, construction.expected)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from looped.cli.options import Code, Device, Json, Out, Quiet, Recipe, RecipeScale, load_user_code, pick_device
 from looped.cli.output import coloured, messages, number, show
+from looped.files import quoted
 from looped.recipes import experiment as find_experiment
 from looped.training.executors import Executor, Tell
 from looped.training.stopping import Interrupted
@@ -101,7 +102,7 @@ def sweep(
         raise
     rows = table(asked, stands)
     files = _write(folder, rows, table_)
-    next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {folder}"
+    next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {quoted(folder)}"
     show(rows, _picture(asked, stands, len(asked)), notes=[next_step], json=json, quiet=quiet)
     if troubles := [row for row in rows if row["status"] != "finished"]:
         first = "{path}, {status}: {message}".format(**troubles[0])

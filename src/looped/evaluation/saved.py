@@ -45,7 +45,7 @@ def evaluations(run: Folder) -> dict[str, Evaluation]:
 
 def _files(run: Folder) -> list[Path]:
     files = (run.path / "evaluations").glob("*.json")
-    numbered = [file for file in files if re.match(r"\d+-", file.name)]
+    numbered = [file for file in files if re.match(r"\d{1,9}-", file.name)]
     return sorted(numbered, key=lambda file: (int(file.name.partition("-")[0]), file.name))
 
 

@@ -227,7 +227,7 @@ def traceless(paths: Sequence[Path]) -> Iterator[None]:
 def checkpoint_steps(path: Path) -> list[int]:
     """The steps that have a checkpoint in a folder, ascending."""
     names = [file.stem.removeprefix("step-") for file in (path / "checkpoints").glob("step-*.safetensors")]
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) < 20)
 
 
 def checkpoint_path(path: Path, step: int) -> Path:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from looped.config import code_of, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable
-from looped.files import log, parse_json, read_json, regular, write_bytes
+from looped.files import log, parse_json, quoted, read_json, regular, write_bytes
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
@@ -62,7 +62,11 @@ class Run(Folder):
             raise ValueError(
                 f"{path} is not a run folder: it has no config.json. Train or import one first{hint(path)}"
             )
-        return Run(path, Setup.from_data(read_json(path / "config.json"), code))
+        data = read_json(path / "config.json")
+        try:
+            return Run(path, Setup.from_data(data, code))
+        except ValueError as error:
+            raise ValueError(f"{path / 'config.json'}: {error}") from None
 
     def known_hashes(self) -> set[str]:
         """The hashes of its config that its checkpoints may carry: today's, and those of earlier versions."""
@@ -77,7 +81,7 @@ class Run(Folder):
     @property
     def resume(self) -> str:
         """How to continue the training, for messages."""
-        return f"{super().resume}, or: looped train --resume {self.path}"
+        return f"{super().resume}, or: looped train --resume {quoted(self.path)}"
 
     def best(self) -> Checkpoint | None:
         """The whole checkpoint of the lowest logged loss; where none can be judged, the last one."""
@@ -204,7 +208,9 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
             remedy = f", or train `{recipe[1]}` into the folder of this run first." if recipe else hint(path)
             raise ValueError(f"there is no run folder {path}. Name one that is there{remedy}")
         refuse_missing_weights(path)
-        raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
+        raise ValueError(
+            f"{path} has no checkpoint. Train it first: `looped train --resume {quoted(path)}`{hint(path)}"
+        )
     weights = checkpoint.part("average") or checkpoint.part("model")
     check_weights(weights, model.state_dict(), checkpoint_path(path, checkpoint.step))
     try:

@@ -37,16 +37,18 @@ def report(
     optional = (results is not None or theorems) and not Path("runs").is_dir()
     places = [locate(place) for place in paths or ([] if optional else ["runs"])]
     sweeps = [folder for place in places for folder in sweep_folders(place)]
-    runs = []
-    for place in places:
-        folders = run_folders(place)
-        for path in folders:
-            try:
-                runs.append(_readable(path, user_code))
-            except ValueError as error:
-                if folders == [place]:  # it was named; one among others does not stop the page of the others
-                    raise
-                log.warning(f"looped: left out: {error}")
+    runs, bad = [], []
+    for path in (path for place in places for path in run_folders(place)):
+        try:
+            runs.append(_readable(path, user_code))
+        except ValueError as error:
+            if path in places:  # it was named
+                raise
+            bad.append(error)
+    if bad and not runs:
+        raise bad[0]
+    for error in bad:  # it does not stop the page of the others
+        log.warning(f"looped: left out: {error}")
     rows = read_json(Path(theorems)) if theorems else None
     if rows is not None and not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         raise ValueError(f"{theorems} does not hold the rows of `looped verify --json`. Print them again.")

@@ -112,7 +112,7 @@ def test_brackets_without_end_are_text():
 
 
 def test_what_would_never_end_is_refused(prompt, model):
-    with pytest.raises(ValueError, match="`loops` must be at most 1,000,000"):
+    with pytest.raises(ValueError, match="`loops` must be at most 100,000"):
         model.predict(prompt, loops=MOST_LOOPS + 1)
     with pytest.raises(ValueError, match="`steps` must be at most 1,000,000,000"):
         TrainConfig(steps=10**9 + 1)

@@ -2,10 +2,18 @@
 
 import importlib
 import os
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# `python -m looped` has not set sys.argv[0] by then
+_IS_COMMAND = os.path.splitext(os.path.basename(sys.argv[0]))[0] == "looped" or sys.orig_argv[1:3] == ["-m", "looped"]
+if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a job in the background ignores it
+    # Ctrl-C while the command still imports torch, where an exception may be swallowed and leave torch in pieces
+    signal.signal(signal.SIGINT, lambda *_: (os.write(2, b"looped: stopped.\n"), os._exit(1)))
 
 if TYPE_CHECKING:
     from looped.config import code_of

@@ -231,7 +231,7 @@ def load_code(path: str | Path) -> types.ModuleType:
         sys.path.append(folder)  # it may import its siblings, as a script may; last, so that they hide no other module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[path.stem]
         raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}.") from error
     return module

@@ -78,6 +78,8 @@ def _check_above_zero(config: OptimizerConfig, *names: str) -> None:
 
 MAX_STEPS = 10**9
 """More steps than this are a typo: they would take years."""
+SEEDS = 2**63
+"""Seeds lie in [-SEEDS, SEEDS): larger numbers are no integers to many programs that read a config."""
 MAX_EMPHASIS = 10
 """Larger powers score little but the last few pairs of a prompt."""
 
@@ -145,6 +147,8 @@ class TrainConfig:
             raise ValueError(f"`steps` must be at most {MAX_STEPS:,}; got {self.steps}.")
         if any(end >= after for end, after in zip((0, *self.ends), self.ends, strict=False)):
             raise ValueError(f"`extended` holds fewer steps than steps={self.steps}, ascending; got {self.extended}.")
+        if not -SEEDS <= self.seed < SEEDS:
+            raise ValueError(f"`seed` must be at least -2^63 and below 2^63; got {self.seed}.")
         for name in ("dims", "active_points"):
             schedule = getattr(self, name)
             if schedule is not None and (least := min(schedule.bounds(end)[0] for end in self.ends)) < 1:

@@ -9,7 +9,10 @@ import math
 import os
 import platform
 import secrets
+import shlex
+import stat
 import tempfile
+import unicodedata
 import weakref
 from collections.abc import Iterator, Mapping
 from io import FileIO
@@ -26,8 +29,30 @@ try:
 except ImportError:  # Windows: msvcrt's locks end with their process too
     fcntl = None
 
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's classes of control and formatting characters, lone surrogates and further ends of lines."""
+
+
+def visible(text: str) -> str:
+    """The text with what would steer a terminal, or hide or turn what follows, written as an escape of Python."""
+    if text.isprintable():
+        return text
+    return "".join(
+        letter.encode("unicode_escape").decode()
+        if letter not in "\n\t" and unicodedata.category(letter) in UNSEEN
+        else letter
+        for letter in text
+    )
+
+
+def _shown_safely(record: logging.LogRecord) -> bool:
+    record.msg, record.args = visible(record.getMessage()), ()
+    return True
+
+
 log = logging.getLogger("looped")
 """Warnings for people while the work goes on: one line on standard error, unless logging is configured otherwise."""
+log.addFilter(_shown_safely)
 
 
 class Busy(ValueError):
@@ -150,11 +175,52 @@ def finite(data: Any) -> Any:
     return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
+def quoted(path: Path) -> str:
+    """A path as it is typed in a command, for messages that show one."""
+    return shlex.quote(str(path))
+
+
+def regular(path: Path) -> Path:
+    """The path, unless a pipe, a socket or a device lies there: reading one may never end."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ValueError(f"{path} is a pipe or a device. Remove it, or restore the file from a copy.")
+    return path
+
+
+MOST_DEEP = 100
+"""How deep lists and objects of JSON may be nested: what reads them goes down by recursion."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Data from JSON; a ValueError where it is no JSON, nested too deep, or has a number too large for a float."""
+    try:
+        data = json.loads(text, parse_int=_whole_number)
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MOST_DEEP} deep") from None
+    containers = [data]
+    for _ in range(MOST_DEEP + 1):
+        parts = (
+            part.values() if isinstance(part, dict) else part for part in containers if isinstance(part, (dict, list))
+        )
+        containers = [value for values in parts for value in values if isinstance(value, (dict, list))]
+        if not containers:
+            return data
+    raise ValueError(f"it is nested more than {MOST_DEEP} deep")
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > 300:
+        raise ValueError(f"it holds a whole number of {len(digits.lstrip('-'))} digits")
+    return int(digits)
+
+
 def read_json(path: Path) -> Any:
     """Read JSON; a damaged file is a ValueError that names it."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        return parse_json(regular(path).read_text())
+    except (OSError, ValueError) as error:  # of its text, or of its encoding
         raise ValueError(f"{path} cannot be read as JSON: {error}. Restore it from a copy.") from None
 
 
@@ -191,13 +257,13 @@ def read_about(path: Path) -> dict[str, Any]:
 def _safetensors(path: Path, remedy: str = " Remove it.") -> Iterator[tuple[Any, str, str, dict[str, Any]]]:
     """The open file, its checksum, and its facts as text and as data."""
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(regular(path), framework="pt") as file:
             checksum, _, text = (file.metadata() or {})["looped"].partition(" ")
-            about = json.loads(text)
+            about = parse_json(text)
             if not isinstance(about, dict):
                 raise ValueError("its facts are not a JSON object")
             yield file, checksum, text, about
-    except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise ValueError(f"{path} is not a whole checkpoint of looped ({error}).{remedy}") from None
 
 

@@ -1,11 +1,12 @@
 """Make a kept model of a finished run: its weights, and the errors it had when it was kept."""
 
+import contextlib
 import math
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from looped.evaluation.curves import Curve, evaluate, resolve_loops
 from looped.experiment import is_plain
-from looped.files import finite, log, read_json, write_bytes, write_json
+from looped.files import Busy, check_folder, finite, locked, log, quoted, read_json, write_bytes, write_json
 from looped.models.base import LoopedModel
 from looped.models.loop import check_loops
 from looped.tasks.task import Task
@@ -70,24 +71,25 @@ def keep(
     loops = _twice(run.setup.model.build()) if loops is None else loops
     if loops < b:
         raise ValueError(f"`loops` must be at least the trained {b}; got {loops}.")
-    _tidy(target)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        small = Run.create(temporary, run.setup)
-        lines = _thinned((run.path / "metrics.jsonl").read_bytes() if run.metrics() else b"")
-        if lines:
-            write_bytes(temporary / "metrics.jsonl", lines)
-        small.save(Checkpoint(checkpoint.step, checkpoint.finished, weights))
-        write_json(temporary / "provenance.json", origin)
-        sizes = {"points": points, "loops": loops, "prompts": prompts, "seed": seed, "check_prompts": check_prompts}
-        if rounding:
-            exact = check(run.model_of(checkpoint, device), run.setup.task, points=points, prompts=check_prompts)
-            _check_rounding(exact, check(small.model(device), run.setup.task, points=points, prompts=check_prompts))
-        data = record(small.model(device), run.setup.task, device=device, progress=progress, **sizes)
-        write_json(temporary / "kept.json", data)
-        _put(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with _alone(target):
+        _tidy(target)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
+        try:
+            small = Run.create(temporary, run.setup)
+            lines = _thinned((run.path / "metrics.jsonl").read_bytes() if run.metrics() else b"")
+            if lines:
+                write_bytes(temporary / "metrics.jsonl", lines)
+            small.save(Checkpoint(checkpoint.step, checkpoint.finished, weights))
+            write_json(temporary / "provenance.json", origin)
+            sizes = {"points": points, "loops": loops, "prompts": prompts, "seed": seed, "check_prompts": check_prompts}
+            if rounding:
+                exact = check(run.model_of(checkpoint, device), run.setup.task, points=points, prompts=check_prompts)
+                _check_rounding(exact, check(small.model(device), run.setup.task, points=points, prompts=check_prompts))
+            data = record(small.model(device), run.setup.task, device=device, progress=progress, **sizes)
+            write_json(temporary / "kept.json", data)
+            _put(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
     return target
 
 
@@ -210,6 +212,21 @@ def _check_target(target: Path, given: str | None, run: Run, again: bool) -> Non
         raise ValueError(f"{target} is of another experiment. Give `--name {name}` to replace it all the same.")
 
 
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Only one process at a time writes a kept model of that name."""
+    check_folder(target.parent, "a kept model")
+    lock = target.with_name(f".{target.name}.lock")
+    try:
+        with locked(lock, str(target)):
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+    except Busy:
+        raise ValueError(f"{target} is being written by another process. Wait until that ends.") from None
+
+
 def _tidy(target: Path) -> None:
     """Make the folder of the kept models; clean up after an earlier `keep` of this name that was killed."""
     try:
@@ -229,7 +246,7 @@ def _finished(run: Run) -> Checkpoint:
     if checkpoint is None or not (checkpoint.finished or run.kept):
         where = "has no checkpoint" if checkpoint is None else f"has stopped at step {checkpoint.step}"
         raise ValueError(
-            f"{run.path} {where}: only a finished run is kept. Go on with: looped train --resume {run.path}"
+            f"{run.path} {where}: only a finished run is kept. Go on with: looped train --resume {quoted(run.path)}"
         )
     return checkpoint
 

@@ -46,8 +46,9 @@ def setup(name: str, scale: str | None = None) -> Setup:
         raise ValueError(f"`{name}` comes in one scale only; leave `--scale` out.")
     try:
         result = recipe(scale) if scale is not None else recipe()
-    except Exception as error:
-        raise ValueError(f"`{name}` gives no experiment: {type(error).__name__}: {error}.") from error
+    except (Exception, SystemExit) as error:
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(".")
+        raise ValueError(f"`{name}` gives no experiment: {reason}.") from error
     if not isinstance(result, Setup):
         raise ValueError(f"`{name}` must give an `Experiment`; got {type(result).__name__}.")
     return result

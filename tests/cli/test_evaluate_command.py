@@ -19,7 +19,7 @@ def test_shifts_have_names():
         ("skewd", "Valid: .*skewed-covariance"),
         ("", "no shift is called"),
         ("scaled-x:fctor=2", "Did you mean `factor`"),
-        ("scaled-x:factor=0", "must be above 0"),
+        ("scaled-x:factor=0", "must be between 1e-06"),
     ],
 )
 def test_a_shift_that_is_not_there_is_refused(text, message):

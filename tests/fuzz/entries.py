@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz import commands, folders, prompts, sweeps, tables
+from fuzz import commands, folders, hostile, prompts, sweeps, tables
 from fuzz.harness import Entry
 
 ENTRIES: dict[str, Entry] = {
@@ -17,6 +17,7 @@ ENTRIES: dict[str, Entry] = {
     "runs": folders.run_folder,
     "checkpoints": folders.checkpoint,
     "imports": folders.published,
+    "hostile": hostile.hostile,
     "results": folders.results,
     "sweeps": sweeps.sweep,
 }

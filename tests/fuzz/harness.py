@@ -33,6 +33,8 @@ PATIENCE = 300.0
 """Seconds by the clock after which it is one too."""
 NOT_A_NUMBER = re.compile(r"(?<![\w.-])nan(?![\w.-])", re.IGNORECASE)
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
 
 class Wrong(Exception):
     """What an entry point must not do."""
@@ -115,6 +117,8 @@ def command(arguments: Sequence[str]) -> str:
         except SystemExit as ended:
             code = ended.code
     printed, said = (re.sub(r"\x1b\[[0-9;]*m", "", one.getvalue()) for one in (out, error))
+    if steering := CONTROL.search(printed + said):
+        raise Wrong(f"a control character was printed: {steering[0]!r} in {(printed + said)[-300:]!r}")
     for note in notes:  # what goes on all the same says so in a line of its own, before the answer or the error
         if "\n" in note.strip() or NOT_A_NUMBER.search(note):
             raise Wrong(f"a note must be one line; got {note!r}")

@@ -8,7 +8,16 @@ from fuzz.entries import ENTRIES
 from fuzz.harness import run_example
 
 SEED = 1
-EXAMPLES = {"commands": 15, "runs": 15, "checkpoints": 20, "imports": 15, "results": 8, "sweeps": 15, "baselines": 20}
+EXAMPLES = {
+    "commands": 15,
+    "runs": 15,
+    "checkpoints": 20,
+    "hostile": 20,
+    "imports": 15,
+    "results": 8,
+    "sweeps": 15,
+    "baselines": 20,
+}
 """For most entry points 30; fewer where each takes a tenth of a second."""
 
 

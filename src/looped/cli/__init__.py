@@ -4,10 +4,13 @@ A command's module is imported when the command is called; `looped --help` reads
 """
 
 import ast
+import contextlib
 import importlib
+import io
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,49 +90,47 @@ def _version(asked: bool) -> bool:
     return asked
 
 
-def _options(version: bool = typer.Option(False, "--version", callback=_version, help="Print the version.")) -> None:
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, help="Print the version."),
+    debug: bool = typer.Option(False, "--debug", help="Also print the trace of an error; may stand anywhere."),
+) -> None:
     pass
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run a command: exit 0, or 1 if it failed or was stopped, or 2 for bad input, with one line that says why."""
+def main(arguments: list[str] | None = None, *, imported: Callable[[], None] = lambda: None) -> None:
+    """Run a command: exit 0, or 1 if it failed or was stopped, or 2 for bad input, with one line that says why.
+
+    `imported` is called when the command's modules are there, before it begins.
+    """
+    _open_streams()
     words = sys.argv[1:] if arguments is None else arguments
     if words and set(words) <= {"--help", "--version"}:
         _application(_described)(words, prog_name="looped")
-    from looped.training.distributed import LostRank, launched
-    from looped.training.stopping import Interrupted
-    from looped.training.trainer import Diverged
+    from looped.cli.failures import explained
+    from looped.training.distributed import launched
 
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]  # it may stand anywhere
     # typer's context would know the command, but its class moves between versions
     command = next((word for word in words if not word.startswith("-")), "train")
     try:
+        if any("\0" in word for word in words):
+            raise ValueError("an argument holds a NUL character, which no name and no number has. Leave it out.")
+        _bound_memory()
         if launched() and command != "train":
             raise ValueError(f"only `looped train` runs under torchrun. Start `looped {command}` alone.")
         functions = {COMMANDS[command]: _function(COMMANDS[command])} if command in COMMANDS else {}
         app = _application(lambda place: functions.get(place) or _described(place))
-        code = app(arguments, prog_name="looped", standalone_mode=False)
-    except (Diverged, Interrupted, LostRank) as error:
-        _fail(str(error), 1)
-    except (ValueError, OSError) as error:
-        _fail(str(error), 2)
-    except (MemoryError, RuntimeError, TypeError) as error:
-        # torch has a class of errors for the GPU's memory; for the CPU's, or for absurd sizes, only the words tell
-        if not isinstance(error, MemoryError) and not re.search(
-            "memory|Overflow when|overflow|torage size", str(error)
-        ):
-            raise
-        _fail("that needs more memory than there is. Ask for fewer or smaller prompts, or a smaller model.", 2)
+        imported()
+        code = app(words, prog_name="looped", standalone_mode=False)
     except KeyboardInterrupt:
         _fail("stopped.", 1)
     except Exception as error:
-        # usage errors of typer; their class moved between versions, their method did not
-        if not hasattr(error, "format_message"):
+        if debug:
+            traceback.print_exc()
+        if (reason := explained(error)) is None:
             raise
-        message = error.format_message().strip()  # type: ignore[attr-defined]
-        if not message:  # no command: the help is printed already
-            sys.exit(2)
-        end = "" if message.endswith((".", "?")) else "."
-        _fail(f"{message}{end} `looped --help` shows what there is.", 2)
+        _fail(*reason)
     else:
         if code == 130:  # how typer reports Ctrl-C
             _fail("stopped.", 1)
@@ -140,6 +141,31 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _open_streams() -> None:
+    """Print into nothing where a stream is closed (`>&-`), and what a terminal cannot write as an escape."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # not what a test puts there
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _bound_memory() -> None:
+    """Let what the machine has no memory for be refused; otherwise the kernel kills the process, without a word."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # not on every system; a job may have a bound already
+        import resource
+
+        import torch
+
+        (kilobytes,) = re.findall(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+        now, most = resource.getrlimit(resource.RLIMIT_DATA)
+        if now == resource.RLIM_INFINITY and not torch.cuda.is_available():  # CUDA reserves more than it uses
+            resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(kilobytes), most))
+
+
 def _fail(message: str, code: int) -> None:
-    print(f"looped: {' '.join(message.split())}", file=sys.stderr)
+    from looped.files import visible
+
+    if message:  # no command: the help is printed already
+        print(f"looped: {visible(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)

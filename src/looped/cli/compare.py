@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from looped.cli import options
@@ -96,12 +95,12 @@ def table(comparison: Comparison) -> Table:
     """One line a model: its errors, and the paired differences to the first."""
     reference = comparison.entries[0].label
     title = f"{comparison.prompts} prompts, {comparison.level:.0%} intervals; differences paired, to {reference}"
-    rows = Table(title=escape(title), box=None, padding=(0, 2, 0, 0))
+    rows = Table(title=title, box=None, padding=(0, 2, 0, 0))
     for column in ("model", "loops", "error", "difference", "verdict", "loops", "error", "difference"):
         rows.add_column(column, justify="right" if column == "loops" else "left", overflow="fold")
     for entry in comparison.entries:
         rows.add_row(
-            escape(entry.label),
+            entry.label,
             str(entry.loops or ""),
             _interval(entry.error),
             _interval(entry.difference),

@@ -10,9 +10,12 @@ from looped.cli.options import Json, Quiet
 from looped.cli.output import number, show
 from looped.config import nearest
 from looped.constructions.ready import READY
-from looped.models.loop import check_loops
+from looped.files import quoted
 from looped.report.construction import write_picture
 from looped.training.run import save_model
+
+MOST = 1000
+"""Larger sizes take minutes and gigabytes: every state of every loop is compared."""
 
 
 def construct(
@@ -41,10 +44,9 @@ def construct(
     """
     if name not in READY:
         raise ValueError(f"no construction is called `{name}`. {nearest(name, READY)}")
-    check_loops(loops)
-    for option, value in (("d", d), ("examples", examples)):
-        if value < 1:
-            raise ValueError(f"`{option}` must be at least 1; got {value}.")
+    for option, value in (("d", d), ("examples", examples), ("loops", loops)):
+        if not 1 <= value <= MOST:
+            raise ValueError(f"`{option}` must be at least 1 and at most {MOST:,}; got {value}.")
     construction = READY[name](d, examples, loops)
     statement = (inspect.getdoc(READY[name]) or "").splitlines()[0]
     run, notes = None, []
@@ -53,7 +55,7 @@ def construct(
             raise ValueError(f"no task samples what `{name}` reads, so it cannot be a run. Leave out `--out`.")
         where = {"name": name, "constructed": name, "points": examples + 1}
         run = save_model(out, construction.model, construction.task, **where)
-        notes = [f"Next: looped evaluate {run.path} --points {examples + 1}"]
+        notes = [f"Next: looped evaluate {quoted(run.path)} --points {examples + 1}"]
     if picture is not None:
         notes.append(f"{write_picture(picture, name=name, examples=examples, loops=loops)}: open it in a browser.")
     answers = construction.answers()

@@ -18,6 +18,7 @@ from looped.evaluation.cache import cached
 from looped.evaluation.curves import Evaluation, baselines_for, slow_baselines_for
 from looped.evaluation.curves import evaluate as evaluate_model
 from looped.evaluation.saved import save_evaluation
+from looped.files import quoted
 from looped.recipes import setup as find_setup
 from looped.tasks.shifts import Shift, Shifted, shifts_by_name
 from looped.tasks.task import Task
@@ -89,10 +90,15 @@ def evaluate(
     changes += ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
     changes += [f"baseline {name}" for name in options.own_baselines(baseline)]
     title = ", ".join(changes) if name is None else name
-    saved = None if chosen.run.kept else save_evaluation(chosen.run, title, result)
+    saved, reason = None, NOT_SAVED
+    if not chosen.run.kept:
+        try:
+            saved = save_evaluation(chosen.run, title, result)
+        except OSError as error:
+            reason = f"Not saved: {chosen.run.path} cannot be written ({error.strerror})."
     data = {"run": run, "name": title, "saved": saved and str(saved), **asdict(result)}
-    next_step = f"Saved in {saved}. Next: looped report {chosen.run.path}{options.code_options(code)}"
-    show(data, table(result, title), notes=[next_step if saved else NOT_SAVED], json=json, quiet=quiet)
+    next_step = f"Saved in {saved}. Next: looped report {quoted(chosen.run.path)}{options.code_options(code)}"
+    show(data, table(result, title), notes=[next_step if saved else reason], json=json, quiet=quiet)
 
 
 def changed_task(task: Task, settings: list[str], shifts: list[str], code: dict[str, Any]) -> Task:

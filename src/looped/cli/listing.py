@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 import looped.models
@@ -83,7 +82,7 @@ def list_all(
             rows.add_column(overflow="fold")  # in a narrow terminal; cropped, a line would lose its verdict
         for name, facts in entries.items():
             texts = () if quiet else columns.get(title, lambda line: (line,))(facts)
-            rows.add_row(name, *map(escape, texts))
+            rows.add_row(name, *texts)
         if not entries:
             rows.add_row("" if quiet else "none yet: `looped keep` makes one")
         tables.append(rows)
@@ -138,7 +137,7 @@ def _after_figures(facts: dict[str, FigureFacts]) -> list[Table | str]:
         numbers.add_column(column, overflow="fold")
     for name, fact in facts.items():
         for entry in fact.published:
-            numbers.add_row(name, escape(entry.what), entry.number, escape(entry.ours or "-"), fact.scale_text)
+            numbers.add_row(name, entry.what, entry.number, entry.ours or "-", fact.scale_text)
     count, total = at_paper_scale([*facts.values()])
     return [numbers, f"{count} of {total} at the paper's scale"]
 

@@ -11,16 +11,34 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from looped.evaluation.curves import Curve
-from looped.files import finite
+from looped.files import finite, visible
 from looped.training.trainer import Progress as TrainingProgress
 
 FILE_WIDTH = 200
 """Columns of a table that goes into a file or a pipe, unless COLUMNS says otherwise."""
 
-messages = Console(stderr=True, soft_wrap=True)
+
+class PlainConsole(Console):
+    """A console for which text is only text: no markup and no emoji codes, and control characters are escaped."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Titles and cells of tables and printed lines all come through here."""
+        return super().render_str(visible(text), **options)
+
+
+messages = PlainConsole(stderr=True, soft_wrap=True)
 """Progress and remarks for people."""
+
+
+def coloured(*parts: tuple[str, str]) -> Text:
+    """Pieces of text, each with its colour or style, for a cell of a table."""
+    return Text.assemble(*((visible(text), style) for text, style in parts))
 
 
 def show(data: Any, *results: Table | str, notes: Sequence[str] = (), json: bool, quiet: bool) -> None:
@@ -29,17 +47,16 @@ def show(data: Any, *results: Table | str, notes: Sequence[str] = (), json: bool
         print(json_module.dumps(finite(data), indent=2, allow_nan=False))
     elif not quiet:
         known = sys.stdout.isatty() or "COLUMNS" in os.environ
-        console = Console() if known else Console(width=FILE_WIDTH)
+        console = PlainConsole() if known else PlainConsole(width=FILE_WIDTH)
         for result in results:
-            is_line = isinstance(result, str)  # brackets in it are no markup
-            console.print(result, markup=not is_line, soft_wrap=is_line)
+            console.print(result, soft_wrap=isinstance(result, str))
         for note in notes:
             say(note)
 
 
 def say(text: str) -> None:
-    """A remark on standard error; brackets in it are no markup."""
-    messages.print(text, markup=False)
+    """A remark on standard error."""
+    messages.print(text)
 
 
 def number(value: float | None) -> str:
@@ -64,7 +81,7 @@ def interval_at(curve: Curve, x: int) -> str:
 @contextlib.contextmanager
 def _late_bar(*columns: ProgressColumn, quiet: bool, transient: bool) -> Iterator[Progress]:
     """A bar that appears at its first `start`: input that is refused before gets one line and no bar."""
-    first = (TextColumn("{task.description}"), BarColumn())
+    first = (TextColumn("{task.description}", markup=False), BarColumn())
     bar = Progress(*first, *columns, console=messages, disable=quiet, transient=transient)
     try:
         yield bar
@@ -76,7 +93,7 @@ def _late_bar(*columns: ProgressColumn, quiet: bool, transient: bool) -> Iterato
 @contextlib.contextmanager
 def progress_lines(*, quiet: bool, transient: bool = True) -> Iterator[Callable[..., None]]:
     """A progress bar for every title that is reported, from its first report on: title, share done, detail."""
-    columns = (TextColumn("{task.fields[detail]}"), TimeRemainingColumn(elapsed_when_finished=True))
+    columns = (TextColumn("{task.fields[detail]}", markup=False), TimeRemainingColumn(elapsed_when_finished=True))
     with _late_bar(*columns, quiet=quiet, transient=transient) as bar:
         lines = {}
 
@@ -92,7 +109,7 @@ def progress_lines(*, quiet: bool, transient: bool = True) -> Iterator[Callable[
 @contextlib.contextmanager
 def training_bar(title: str, steps: int, *, quiet: bool) -> Iterator[TrainingProgress]:
     """A progress bar with loss, error, speed and time left."""
-    columns = (MofNCompleteColumn(), TextColumn("{task.fields[numbers]}"), TimeRemainingColumn())
+    columns = (MofNCompleteColumn(), TextColumn("{task.fields[numbers]}", markup=False), TimeRemainingColumn())
     with _late_bar(*columns, quiet=quiet, transient=False) as bar:
         task = bar.add_task(title, total=steps, numbers="")
 

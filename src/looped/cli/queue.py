@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from looped.cli.options import Device, Json, Quiet, pick_device
-from looped.cli.output import say, show
+from looped.cli.output import coloured, say, show
 from looped.experiment import Experiment
 from looped.files import check_folder
 from looped.queue import parcels
@@ -136,7 +135,7 @@ def _table(rows: list[dict[str, Any]]) -> Table:
         lines.add_column(column, justify="right" if column in ("steps", "time") else "left", overflow="fold")
     for row in rows:
         steps = f"{row['step']:,} of {row['steps']:,}" if row["step"] else f"{row['steps']:,}" if row["steps"] else ""
-        status = f"[{COLOURS[row['status']]}]{row['status']}[/] {escape(row['message'])}"
+        status = coloured((row["status"], COLOURS[row["status"]]), (f" {row['message']}", ""))
         names = ", ".join(row["figures"]) if row["steps"] else ""
         lines.add_row(row["name"], names, steps, _time(row["seconds"]), status)
     return lines

@@ -1,13 +1,14 @@
 """`looped report`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from looped.cli.options import Code, Json, Quiet, load_user_code, results_folder
 from looped.cli.output import show
-from looped.files import read_json
+from looped.evaluation.saved import evaluations
+from looped.files import log, read_json
 from looped.report.page import write_report
 from looped.reproduce import kept_results
 from looped.training.folder import is_family
@@ -36,7 +37,18 @@ def report(
     optional = (results is not None or theorems) and not Path("runs").is_dir()
     places = [locate(place) for place in paths or ([] if optional else ["runs"])]
     sweeps = [folder for place in places for folder in sweep_folders(place)]
-    runs = [Run.open(path, user_code) for place in places for path in run_folders(place)]
+    runs, bad = [], []
+    for path in (path for place in places for path in run_folders(place)):
+        try:
+            runs.append(_readable(path, user_code))
+        except ValueError as error:
+            if path in places:  # it was named
+                raise
+            bad.append(error)
+    if bad and not runs:
+        raise bad[0]
+    for error in bad:  # it does not stop the page of the others
+        log.warning(f"looped: left out: {error}")
     rows = read_json(Path(theorems)) if theorems else None
     if rows is not None and not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         raise ValueError(f"{theorems} does not hold the rows of `looped verify --json`. Print them again.")
@@ -46,6 +58,14 @@ def report(
     counts = {"run": len(runs), "figure": len(figures), "theorem": len(rows or ()), "sweep": len(sweeps)}
     contents = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items() if count)
     show(data, f"{page}: {contents or 'nothing yet'}.", json=json, quiet=quiet)
+
+
+def _readable(path: Path, code: dict[str, Any]) -> Run:
+    """The run, once all that the page shows of it has been read."""
+    run = Run.open(path, code)
+    for read in (run.provenance, run.metrics, lambda: evaluations(run)):
+        read()
+    return run
 
 
 def run_folders(path: Path) -> list[Path]:

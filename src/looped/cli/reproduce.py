@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from looped.cli.options import Device, Json, Quiet, pick_device
-from looped.cli.output import number, progress_lines, say, show
+from looped.cli.output import coloured, number, progress_lines, say, show
 from looped.files import tidied
 from looped.queue.missing import figures
 from looped.report.drawing import save_figure
@@ -128,6 +127,6 @@ def table(results: list[Result]) -> Table:
     for claim in claims:
         value = "-" if claim.value is None else number(claim.value)
         spread = "" if claim.low == claim.high else f"{number(claim.low)} .. {number(claim.high)}"
-        about = f"[bold]{claim.id}[/]\n[dim]{escape(claim.asked)}[/]"
-        rows.add_row(about, value, spread, f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]")
+        about = coloured((claim.id, "bold"), (f"\n{claim.asked}", "dim"))
+        rows.add_row(about, value, spread, coloured((claim.verdict, COLOURS[claim.verdict])))
     return rows

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 
 import typer
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from looped.cli.options import Code, Device, Json, Out, Quiet, Recipe, RecipeScale, Set, load_user_code, pick_device
-from looped.cli.output import interval, messages, number, show
+from looped.cli.output import coloured, interval, messages, number, show
 from looped.config import override
+from looped.files import quoted
 from looped.recipes import experiment as find_experiment
 from looped.report.drawing import save_figure
 from looped.report.sweep_figure import sweep_figure
@@ -123,7 +123,7 @@ def sweep(
     files = _write(folder, rows, table_)
     if results is not None:
         files += [save_results(folder, results), save_figure(sweep_figure(results), folder / "errors.png")]
-    next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {folder}"
+    next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {quoted(folder)}"
     pictures = [_picture(asked, stands, len(asked)), *([] if results is None else [points_table(results)])]
     show(rows, *pictures, notes=[next_step], json=json, quiet=quiet)
     if troubles := [row for row in rows if row["status"] != "finished"]:
@@ -179,11 +179,11 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
     names = dict.fromkeys(name for point in asked for name in point.fields)
     varied = [name for name in names if len({str(point.fields.get(name)) for point in asked}) > 1]
     title = f"{asked[0].experiment.name}, {len(asked)} points: {totals}"
-    rows = Table(title=escape(title), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    rows = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     done = all(standing.status == "finished" for standing in stands)
     rows.add_column("run", no_wrap=True)
     for name in _headers(varied):
-        rows.add_column(escape(name), overflow="fold")
+        rows.add_column(name, overflow="fold")
     rows.add_column("status", overflow="fold")
     for name in (*["step"] * (not done), "loss", "error"):
         rows.add_column(name, no_wrap=True)
@@ -192,9 +192,9 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
         running = stand.status == "running"
         step = max(stand.step, int(stand.metrics.get("step", 0))) if running else stand.step
         numbers = [number(stand.metrics[key]) if key in stand.metrics else "" for key in ("loss", "error")]
-        status = f"[{COLOURS.get(stand.status, 'yellow')}]{stand.status}[/]"
-        status += f", {stand.lost} lost" if stand.lost else ""
-        values = [escape(str(point.fields.get(name, ""))) for name in varied]
+        lost = f", {stand.lost} lost" if stand.lost else ""
+        status = coloured((stand.status, COLOURS.get(stand.status, "yellow")), (lost, ""))
+        values = [str(point.fields.get(name, "")) for name in varied]
         steps = [] if done else [f"{step}/{point.steps}"]
         rows.add_row(point.path.name.rpartition("-")[2], *values, status, *steps, *numbers)
     return rows
@@ -205,11 +205,11 @@ def points_table(results: SweepResults) -> Table:
     title = f"{results.prompts} held-out prompts; intervals: range over seeds, or of one seed 90% over prompts"
     rows = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in _headers(results.varied):
-        rows.add_column(escape(name), overflow="fold")
+        rows.add_column(name, overflow="fold")
     for name in ("seeds", "error", "4x the loops", "above the best", "verdict"):
         rows.add_column(name, overflow="fold")
     for point in results.points:
-        values = [escape(str(point.fields.get(name, ""))) for name in results.varied]
+        values = [str(point.fields.get(name, "")) for name in results.varied]
         numbers = [
             "" if part is None else interval(part.mean, part.low, part.high)
             for part in (point.error, point.late, point.difference)

@@ -10,6 +10,7 @@ from looped.cli import options
 from looped.cli.output import number, show, training_bar
 from looped.config import override
 from looped.experiment import Experiment
+from looped.files import quoted
 from looped.recipes import experiment as find_experiment
 from looped.training.determinism import check_determinism
 from looped.training.distributed import leads
@@ -22,7 +23,7 @@ from looped.training.tracking import check as check_trackers
 from looped.training.trainer import Diverged, train_seeds
 from looped.training.trainer import train as train_one
 
-MAX_SEEDS = 10_000
+MAX_SEEDS = 1000
 """More models than this in one batch are a typo."""
 
 
@@ -91,7 +92,7 @@ def train(
         return
     summaries = [summarize(run) for run in runs]
     files = [*([recipe.partition(":")[0]] if recipe is not None and ".py" in recipe else []), *(code or [])]
-    next_step = f"Next: looped evaluate {runs[0].path}{options.code_options(files)}"
+    next_step = f"Next: looped evaluate {quoted(runs[0].path)}{options.code_options(files)}"
     data = summaries if seeds is not None else summaries[0]
     show(data, *map(_summary_line, summaries), notes=[next_step], json=json, quiet=quiet)
 

@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from looped.cli.options import Json, Quiet
-from looped.cli.output import number, progress_lines, show
+from looped.cli.output import coloured, number, progress_lines, show
 from looped.files import check_folder, tidied, write_json
 from looped.report.page import write_report
 from looped.theorems.check import Row
@@ -58,6 +57,6 @@ def table(rows: list[Row]) -> Table:
         lines.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column != "statement")
     for row in rows:
         relation = ">=" if row.at_least else "<="
-        verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
-        lines.add_row(row.name, escape(row.statement), number(row.measured), relation, number(row.bound), verdict)
+        verdict = coloured((row.verdict, COLOURS[row.verdict]))
+        lines.add_row(row.name, row.statement, number(row.measured), relation, number(row.bound), verdict)
     return lines

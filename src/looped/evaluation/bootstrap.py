@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.streams import generator_of
+
 
 class Interval(NamedTuple):
     """A mean and its interval."""
@@ -36,7 +38,7 @@ def resampled_means(
     A resample is a vector of counts, so that all of them are one matrix product.
     """
     count = len(values)
-    generator = torch.Generator().manual_seed(seed)
+    generator = generator_of(seed)
     draws = torch.randint(count, (resamples, count), generator=generator)
     counts = torch.zeros(resamples, count, dtype=torch.float64).scatter_add_(1, draws, torch.ones_like(draws).double())
     return counts @ values.detach().cpu().double().reshape(count, -1) / count

@@ -33,7 +33,7 @@ from looped.evaluation.errors import over_tokens, weight_of
 from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights
 from looped.evaluation.radius import normal_like, spectral_radius
 from looped.evaluation.verdicts import kind, verdict
-from looped.functional.streams import seeded, stream
+from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
 from looped.models.loop import Context, State, leaves, rows, tree_map
 from looped.prompt import AnyPrompt, Prompt
@@ -79,12 +79,12 @@ def diagnose(
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
     if starts < 1:
         raise ValueError(f"`starts` must be at least 1; got {starts}.")
+    if starts > 1000:
+        raise ValueError(f"`starts` must be at most 1,000; got {starts}.")
     weight = weight_of(model)
     # on the CPU, as `evaluate` draws them; the random starts on the model's device
     prompt, other = (
-        task.sample(batch=batch, n=points, generator=torch.Generator().manual_seed(number))
-        .to(weight.device)
-        .to(weight.dtype)
+        task.sample(batch=batch, n=points, generator=generator_of(number)).to(weight.device).to(weight.dtype)
         for batch, number in ((prompts, seed), (2, stream(seed, "other prompts") % 2**32))
     )
     prompt.check_finite()

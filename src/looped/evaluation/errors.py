@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.functional.streams import seeded
+from looped.functional.streams import generator_of, seeded
 from looped.models.base import LoopedModel
 from looped.models.fusing import obstacle
 from looped.models.loop import check_loops, unroll
@@ -67,7 +67,7 @@ def measure_errors(
 
 def draw_questions(task: Task, *, points: int, prompts: int, seed: int) -> Questions:
     """Fresh prompts, drawn on the CPU wherever the model lies, so that one seed names the same prompts everywhere."""
-    questions = task.questions(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    questions = task.questions(batch=prompts, n=points, generator=generator_of(seed))
     questions.prompt.check_finite()
     return questions
 

@@ -19,7 +19,7 @@ from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, precond
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Findings
 from looped.evaluation.properties import reads_label
-from looped.functional.streams import seeded
+from looped.functional.streams import generator_of, seeded
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -119,8 +119,10 @@ def identify(
         raise ValueError(f"`prompts` must be at least 8, half to fit and half to judge; got {prompts}.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
+    if max_steps is not None and max_steps > 1000:
+        raise ValueError(f"`max_steps` must be at most 1,000; got {max_steps}.")
     model = model.double()
-    drawn = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
+    drawn = task.sample(batch=prompts, n=points, generator=generator_of(seed))
     prompt = only_pairs(drawn, "identify").to(next(model.parameters()).device).to(torch.float64)
     prompt.check_finite()
     by_loop, last = answers_of(model, prompt, loops), prompt.num_examples - 1

@@ -16,7 +16,7 @@ from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import weight_of
 from looped.evaluation.properties import reads_later
-from looped.functional.streams import seeded, stream
+from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
 from looped.tasks.task import Task
@@ -125,7 +125,7 @@ def probe(
         )
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
     # on the CPU, as `evaluate` draws them
-    judged = reader.sample(prompts, torch.Generator().manual_seed(seed)).to(weight.device)
+    judged = reader.sample(prompts, generator_of(seed)).to(weight.device)
     states, goals = reader.read(judged.rows(slice(2)))
     stack = ProbeStack(
         groups=2 if control else 1,

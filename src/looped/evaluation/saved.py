@@ -25,6 +25,8 @@ def save_evaluation(run: Folder, name: str, evaluation: Evaluation) -> Path:
     if not name.strip():
         raise ValueError("an evaluation needs a `name`, such as 'noisy labels'; got an empty one.")
     folder = run.path / "evaluations"
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise ValueError(f"{folder} is a link or a file, and no folder of the run's. Put a folder in its place.")
     folder.mkdir(exist_ok=True)
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40] or "evaluation"
     files = _files(run)
@@ -43,7 +45,7 @@ def evaluations(run: Folder) -> dict[str, Evaluation]:
 
 def _files(run: Folder) -> list[Path]:
     files = (run.path / "evaluations").glob("*.json")
-    numbered = [file for file in files if re.match(r"\d+-", file.name)]
+    numbered = [file for file in files if re.match(r"\d{1,9}-", file.name)]
     return sorted(numbered, key=lambda file: (int(file.name.partition("-")[0]), file.name))
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+GENERATOR_SEEDS = 2**32
+"""torch's generator on the CPU reads the low 32 bits of its seed: 0 and 2^32 would draw the same prompts."""
+
 
 def stream(seed: int, purpose: str) -> int:
     """The seed of one of a run's independent random streams."""
@@ -60,3 +63,10 @@ class GlobalStream:
     def _read(self) -> dict[str, Tensor]:
         on_gpu = {"cuda": torch.cuda.get_rng_state(self.device)} if self.device.type == "cuda" else {}
         return {"cpu": torch.get_rng_state(), **on_gpu}
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """A generator on the CPU; seeds outside [0, 2^32) are refused, since some of them would draw the same numbers."""
+    if not 0 <= seed < GENERATOR_SEEDS:
+        raise ValueError(f"`seed` must be in [0, {GENERATOR_SEEDS - 1:,}]; got {seed}.")
+    return torch.Generator().manual_seed(seed)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import Activation, Block, LayerNorm, Linear, gelu
 from looped.models.decoder import Context, batch_axis, interleave
+from looped.models.loop import check_layers
 from looped.prompt import AnyPrompt, Sequence
 
 
@@ -36,6 +37,7 @@ class Part:
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(f"`{name}` must be at least {bound}; got {value}.")
+        check_layers(self.layers)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
 from looped.models.injections import INJECTIONS
-from looped.models.loop import State
+from looped.models.loop import State, check_layers
 from looped.prompt import AnyPrompt, Prompt
 
 
@@ -44,6 +44,7 @@ class DecoderConfig(ModelConfig):
         for name in ("d", "width", "heads", "layers", "positions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        check_layers(self.layers)
         if self.width % self.heads:
             raise ValueError(f"`width` must be a multiple of heads={self.heads}; got {self.width}.")
 

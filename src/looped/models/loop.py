@@ -16,8 +16,10 @@ Step = Callable[[State, Context, int], State]
 T = TypeVar("T")
 
 
-MOST_LOOPS = 10**6
-"""More loops than this are a typo: they would take days."""
+MOST_LOOPS = 10**5
+"""More loops than this are a typo: a prompt would take minutes to hours."""
+MOST_LAYERS = 1000
+"""More layers with weights of their own than this are a typo: building them alone would take minutes."""
 
 
 def check_loops(loops: int, **windows: int | None) -> None:
@@ -29,6 +31,12 @@ def check_loops(loops: int, **windows: int | None) -> None:
     for name, value in windows.items():
         if value is not None and not 1 <= value <= loops:
             raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
+
+
+def check_layers(layers: int) -> None:
+    """Refuse an absurd number of layers, before each is built."""
+    if layers > MOST_LAYERS:
+        raise ValueError(f"`layers` must be at most {MOST_LAYERS:,}; got {layers}.")
 
 
 def unroll(

@@ -17,6 +17,9 @@ from torch import Tensor
 from looped.tasks.shifted import Draw, Shift
 from looped.tasks.shifted import Shifted as Shifted
 
+MOST = 1e6
+"""Larger factors, and those below its inverse, leave the range of float32 in squares and products."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SkewedCovariance(Shift):
@@ -50,7 +53,7 @@ class ScaledX(Shift):
     """What multiplies x."""
 
     def __post_init__(self) -> None:
-        _positive(self.factor, "factor")
+        _check_size(self.factor, "factor")
 
     def __call__(self, draw: Draw) -> Draw:
         """Scale every x; the noise of the task stays as it is."""
@@ -78,6 +81,7 @@ class CovarianceWindow(Shift):
             raise ValueError(
                 f"`centre` minus `half` must be above 0: s is a variance; got {self.centre} and {self.half}."
             )
+        _check_size(self.centre, "centre")
 
     def __call__(self, draw: Draw) -> Draw:
         """One s for every prompt."""
@@ -164,7 +168,7 @@ class NoisyOutputs(Shift):
     """Whether labels keep their variance, as in Garg et al."""
 
     def __post_init__(self) -> None:
-        _positive(self.std, "std")
+        _check_size(self.std, "std")
 
     def __call__(self, draw: Draw) -> Draw:
         """Add independent noise to every label, the query's too."""
@@ -189,7 +193,7 @@ class ScaledLabels(Shift):
     """What multiplies y."""
 
     def __post_init__(self) -> None:
-        _positive(self.factor, "factor")
+        _check_size(self.factor, "factor")
 
     def __call__(self, draw: Draw) -> Draw:
         """Scale every label."""
@@ -203,9 +207,9 @@ def shifts_by_name() -> dict[str, type[Shift]]:
     return {re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower(): kind for kind in kinds}
 
 
-def _positive(value: float, name: str) -> None:
-    if value <= 0:
-        raise ValueError(f"`{name}` must be above 0; got {value}.")
+def _check_size(value: float, name: str) -> None:
+    if not 1 / MOST <= value <= MOST:
+        raise ValueError(f"`{name}` must be between {1 / MOST:g} and {MOST:g}; got {value:g}.")
 
 
 def _transformed(draw: Draw, spread: Float[Tensor, "d"]) -> Draw:

@@ -1,5 +1,6 @@
 """What a task is: it samples prompts and scores answers."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,6 +47,14 @@ class Task(ABC):
     @abstractmethod
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """`batch` prompts of `n` pairs on the generator's device; only the first `dims` coordinates are active."""
+
+    def check(self, generator: torch.Generator, *, batch: int, n: int) -> None:
+        """Refuse a task whose own numbers are not finite: no learning rate helps against that."""
+        if not (math.isfinite(self.label_variance) and self.label_variance > 0):
+            raise ValueError(
+                f"`label_variance` of {type(self).__name__} must be a number above 0; got {self.label_variance}."
+            )
+        self.sample(batch=batch, n=n, generator=generator).check_finite()
 
     def questions(
         self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None

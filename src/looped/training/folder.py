@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from looped.files import Busy, locked, log, read_json, read_tensors, tidied, write_json, write_tensors
+from looped.files import Busy, locked, log, read_json, read_tensors, regular, tidied, write_json, write_tensors
 from looped.training.provenance import provenance
 
 
@@ -106,7 +106,10 @@ class Folder:
     def finished(self, steps: int) -> bool:
         """Whether all `steps` are done; a damaged checkpoint counts as not finished."""
         try:
-            return steps in self.steps and read_checkpoint(self.path, steps).finished
+            checkpoint = read_checkpoint(self.path, steps) if steps in self.steps else None
+            if checkpoint is not None:
+                self.check(checkpoint)
+            return checkpoint is not None and checkpoint.finished
         except ValueError:
             return False
 
@@ -116,7 +119,7 @@ class Folder:
         if checkpoint.together:
             about["together"] = list(checkpoint.together)
         if (file := self.path / "metrics.jsonl").exists():
-            about["metrics"] = hashlib.sha256(file.read_bytes()).hexdigest()
+            about["metrics"] = hashlib.sha256(regular(file).read_bytes()).hexdigest()
         target = checkpoint_path(self.path, checkpoint.step)
         target.parent.mkdir(exist_ok=True)  # somebody may have removed all checkpoints to begin anew
         write_tensors(target, checkpoint.tensors, about)
@@ -204,7 +207,15 @@ def traceless(paths: Sequence[Path]) -> Iterator[None]:
     with tidied(*paths):
         try:
             yield
-        except (ValueError, TypeError, RuntimeError, MemoryError) as error:
+        except (
+            ValueError,
+            TypeError,
+            RuntimeError,
+            MemoryError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+        ) as error:
             for path in [] if isinstance(error, Busy) else filter(Path.exists, new):
                 # under the lock: another process may just have begun to train there
                 with contextlib.suppress(Busy, OSError), locked(path / "lock", str(path)):
@@ -216,7 +227,7 @@ def traceless(paths: Sequence[Path]) -> Iterator[None]:
 def checkpoint_steps(path: Path) -> list[int]:
     """The steps that have a checkpoint in a folder, ascending."""
     names = [file.stem.removeprefix("step-") for file in (path / "checkpoints").glob("step-*.safetensors")]
-    return sorted(int(name) for name in names if name.isdigit())
+    return sorted(int(name) for name in names if name.isdecimal() and len(name) < 20)
 
 
 def checkpoint_path(path: Path, step: int) -> Path:
@@ -227,7 +238,7 @@ def checkpoint_path(path: Path, step: int) -> Path:
 def read_checkpoint(path: Path, step: int) -> Checkpoint:
     """A folder's checkpoint of `step`; damage is a ValueError, a file that may not be read an OSError."""
     file = checkpoint_path(path, step)
-    with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(file, "rb"):
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(regular(file), "rb"):
         pass  # else one that cannot be opened just now would look like a damaged one
     tensors, about = read_tensors(file)
     together, texts = about.get("together", []), [about.get(name, "") for name in ("experiment", "metrics")]

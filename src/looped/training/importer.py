@@ -12,7 +12,7 @@ from torch import Tensor
 
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
-from looped.training.run import Run, save_model
+from looped.training.run import FLOATS, Run, save_model
 
 BLOCK_NAMES = {
     "ln_1": "norm_1",
@@ -96,7 +96,11 @@ def read_state(file: Path) -> dict[str, Tensor]:
     if "_read_in.weight" not in state:
         raise ValueError(f"{file} holds no decoder of yang24 or Garg et al.: it has no `_read_in.weight`.")
     for name, tensor in state.items():
-        if not tensor.is_floating_point():
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+            raise ValueError(
+                f"{file} holds `{name}` as a sparse or nested tensor, or without numbers. Save dense ones."
+            )
+        if tensor.dtype not in FLOATS:
             raise ValueError(f"{file} holds weights that are not floating-point, in `{name}`.")
         if not tensor.isfinite().all():
             raise ValueError(f"{file} holds weights that are not finite, in `{name}`.")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from looped.config import nearest
 from looped.experiment import is_plain
+from looped.files import log
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """The folder of this library."""
@@ -58,7 +59,11 @@ def locate(path: str | Path, *, beside: Path | None = None) -> Path:
     if os.path.exists(path):
         return path
     near = path if beside is None else beside / path
-    return kept_models().get(str(path), near if os.path.exists(near) else path)
+    found = kept_models().get(str(path), near if os.path.exists(near) else path)
+    shipped = store() / path
+    if found.parent == LOCAL and is_kept(shipped) and not os.path.samefile(found, shipped):
+        log.warning(f"looped: {path} is the model in {LOCAL}, not the one of that name that comes with looped.")
+    return found
 
 
 def hint(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 # pyright: reportPrivateImportUsage=false
 
+import itertools
 import re
 from typing import Any
 
@@ -190,12 +191,19 @@ class Optimizers:
         }
 
     def load(self, tensors: dict[str, Tensor]) -> None:
-        """Restore what `tensors` returned."""
+        """Restore what `tensors` returned; a KeyError or RuntimeError names what is missing or does not fit."""
         parameters = {name: parameter for parameter, name in self.names.items()}
         owners = {id(p): opt for opt, _ in self.rated for group in opt.param_groups for p in group["params"]}
         for name, value in tensors.items():
             parameter = parameters[name.partition("/")[0]]
+            if value.ndim and value.shape != parameter.shape:
+                raise RuntimeError(f"`optimizer/{name}` has shape {tuple(value.shape)}, not {tuple(parameter.shape)}")
             owners[id(parameter)].state[parameter][name.partition("/")[2]] = value
+        for optimizer, _ in self.rated:  # a weight that the loss does not read has no state at all
+            keys = ("momentum",) if isinstance(optimizer, MuonOptimizer) else ("step", "exp_avg", "exp_avg_sq")
+            for parameter, key in itertools.product(optimizer.state, keys):
+                if key not in optimizer.state[parameter]:
+                    raise KeyError(f"optimizer/{self.names[parameter]}/{key}")
 
 
 def muon_matrices(model: nn.Module, *, stacked: bool = False) -> list[tuple[nn.Parameter, int]]:

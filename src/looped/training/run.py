@@ -24,12 +24,15 @@ from torch import Tensor, nn
 
 from looped.config import code_of, code_places, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable, training
-from looped.files import log, read_json, write_bytes, write_json
+from looped.files import log, parse_json, quoted, read_json, regular, write_bytes, write_json
 from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
 from looped.training.kept import hint, is_kept, locate, refuse_missing_weights, refuse_training
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The precisions that weights may be saved in; those of 8 bits need scales that nobody saved."""
 
 
 class Run(Folder):
@@ -61,7 +64,11 @@ class Run(Folder):
             raise ValueError(
                 f"{path} is not a run folder: it has no config.json. Train or import one first{hint(path)}"
             )
-        return Run(path, Setup.from_data(read_json(path / "config.json"), code))
+        data = read_json(path / "config.json")
+        try:
+            return Run(path, Setup.from_data(data, code))
+        except ValueError as error:
+            raise ValueError(f"{path / 'config.json'}: {error}") from None
 
     def known_hashes(self) -> set[str]:
         """The hashes of its config that its checkpoints may carry: today's, and those of earlier versions."""
@@ -97,7 +104,7 @@ class Run(Folder):
     def resume(self) -> str:
         """How to continue the training, for messages."""
         files = "".join(f" --code {shlex.quote(file)}" for file in code_places(self.setup).values())
-        return f"{super().resume}, or: looped train --resume {self.path}{files}"
+        return f"{super().resume}, or: looped train --resume {quoted(self.path)}{files}"
 
     def best(self) -> Checkpoint | None:
         """The whole checkpoint of the lowest logged loss; where none can be judged, the last one."""
@@ -144,7 +151,7 @@ class Run(Folder):
 
     def append_metrics(self, line: Mapping[str, float]) -> None:
         """Add one line and flush it to the disk."""
-        with open(self.path / "metrics.jsonl", "a") as file:
+        with open(regular(self.path / "metrics.jsonl"), "a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -165,7 +172,7 @@ class Run(Folder):
 
     def _lines(self) -> list[bytes]:
         file = self.path / "metrics.jsonl"
-        lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+        lines = regular(file).read_bytes().splitlines(keepends=True) if file.exists() else []
         return [line for line in lines if line.endswith(b"\n")]  # a kill may have cut the last one short
 
     def by_loss(self, steps: Sequence[int]) -> list[int]:
@@ -205,10 +212,7 @@ def _same_config(data: Any, setup: Setup) -> bool:
 
 def _line(line: bytes) -> dict[str, float]:
     """One line of the metrics; damage is a ValueError."""
-    try:
-        data = json.loads(line)
-    except RecursionError:
-        raise ValueError("a line is no line of numbers") from None
+    data = parse_json(line)
     numbers = isinstance(data, dict) and all(type(value) in (int, float) for value in data.values())
     if not numbers or not {"step", "loss", "error"} <= data.keys() or not isinstance(data["step"], int):
         raise ValueError("a line does not have the numbers step, loss and error")
@@ -227,8 +231,11 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
             remedy = f", or train `{recipe[1]}` into the folder of this run first." if recipe else hint(path)
             raise ValueError(f"there is no run folder {path}. Name one that is there{remedy}")
         refuse_missing_weights(path)
-        raise ValueError(f"{path} has no checkpoint. Train it first: `looped train --resume {path}`{hint(path)}")
+        raise ValueError(
+            f"{path} has no checkpoint. Train it first: `looped train --resume {quoted(path)}`{hint(path)}"
+        )
     weights = checkpoint.part("average") or checkpoint.part("model")
+    check_weights(weights, model.state_dict(), checkpoint_path(path, checkpoint.step))
     try:
         precision = next(iter(weights.values())).dtype
         model.to(torch.promote_types(precision, torch.float32)).load_state_dict(weights)
@@ -237,6 +244,16 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
             f"the weights in {path} do not fit the model of this config. Take the recipe and the scale they are from, "
             f"as {path / 'config.json'} has them."
         ) from None
+
+
+def check_weights(weights: Mapping[str, Tensor], like: Mapping[str, Tensor], file: Path) -> None:
+    """Refuse weights that are not finite, or no floats where those of the model are: torch would convert them."""
+    for name, value in weights.items():
+        kind = like.get(name, value).dtype  # a name that the model does not have is refused later
+        if value.dtype != kind and not (value.dtype in FLOATS and kind in FLOATS):
+            raise ValueError(f"{file} holds `{name}` as {value.dtype}; the model's is {kind}. Restore it from a copy.")
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{file} holds weights that are not finite, in `{name}`. Restore it from a copy.")
 
 
 def digest(weights: Mapping[str, Tensor]) -> str:

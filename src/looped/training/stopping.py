@@ -28,7 +28,15 @@ class Stop(threading.Event):
         """Install the handlers again; Triton may have replaced them. Only the main thread can."""
         if threading.current_thread() is threading.main_thread():
             for number in CAUGHT:
-                signal.signal(number, lambda *_: [stop.set() for stop in _listening])
+                signal.signal(number, _hear)
+
+
+def _hear(number: int, frame: object) -> None:
+    """Ask all trainings to stop; a second Ctrl-C does not wait for the step, of which a large model has long ones."""
+    if number == signal.SIGINT and _listening and all(stop.is_set() for stop in _listening):
+        raise KeyboardInterrupt
+    for stop in _listening:
+        stop.set()
 
 
 _listening: list[Stop] = []

@@ -21,14 +21,14 @@ from looped.training.distributed import join as join_ranks
 from looped.training.draws import add_noise
 from looped.training.dropout import add_dropout
 from looped.training.engine import Plain, check_engine, choose
-from looped.training.folder import Checkpoint, traceless
+from looped.training.folder import Checkpoint, checkpoint_path, traceless
 from looped.training.joining import NotStackable, draws_random_numbers, few_prompts, join_models
 from looped.training.kept import locate, refuse_training
 from looped.training.notebook import notebook_progress
 from looped.training.optim import Optimizers
 from looped.training.passes import ExtraLoss
 from looped.training.pieces import follow
-from looped.training.run import Run, digest, load_weights
+from looped.training.run import Run, check_weights, digest, load_weights
 from looped.training.stacks import last_common_checkpoints, parts_of
 from looped.training.stopping import Interrupted, stop_signals, writing
 from looped.training.threads import at_threads, check_threads, recorded
@@ -128,6 +128,8 @@ def _train(
         latest = team.checkpoints(runs, lambda: last_common_checkpoints(runs, [run.latest(mend=True) for run in runs]))
         groups: dict[int, list[int]] = {}
         for index, checkpoint in enumerate(latest):
+            if checkpoint is not None and checkpoint.finished:
+                runs[index].check(checkpoint)
             if checkpoint is None or not checkpoint.finished:
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
         stopping = held.enter_context(stop_signals())
@@ -209,7 +211,10 @@ class Trainer(TrainingLoop):
             for run in self.runs:
                 with writing(run):
                     self.boards.append(files.enter_context(boards(run, self.done, track)))
-            self.run(None if progress is None else lambda done: progress(done, self.line))
+            try:
+                self.run(None if progress is None else lambda done: progress(done, self.line))
+            except KeyboardInterrupt:  # the second Ctrl-C
+                raise Interrupted(f"stopped at once: {self.runs[0].progress}. {self.runs[0].resume}") from None
 
     def step(self, now: int) -> None:
         """One optimiser step, by the engine; nothing in it waits for the device or branches on a tensor's value."""
@@ -314,6 +319,11 @@ class Trainer(TrainingLoop):
 
     def load(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Take everything that `checkpoints` gave."""
+        for run, checkpoint in zip(self.runs, checkpoints, strict=True):
+            for part in ("model", "average"):
+                check_weights(checkpoint.part(part), self.weights(), checkpoint_path(run.path, checkpoint.step))
+            if not checkpoint.part("optimizer"):
+                raise KeyError("optimizer")
         self.model.load_state_dict(parts_of(checkpoints, "model", self.device))
         self.optimizers.load(parts_of(checkpoints, "optimizer", self.device))
         for index, checkpoint in enumerate(checkpoints):
@@ -329,6 +339,7 @@ class Trainer(TrainingLoop):
         return {name: value.detach() for name, value in self.model.state_dict().items()}
 
     def _diverged(self, run: Run, what: str) -> NoReturn:
+        self.task.check(torch.Generator(self.device).manual_seed(0), batch=self.config.batch, n=self.config.points)
         last = f"is of step {run.steps[-1]}" if run.steps else "does not exist: none was written yet"
         raise Diverged(f"{what}; the last good checkpoint in {run.path} {last}. Lower the learning rate, or clip.")
 

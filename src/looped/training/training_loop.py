@@ -106,7 +106,7 @@ class TrainingLoop(ABC):
         try:
             self.load(checkpoints)
         except (RuntimeError, KeyError) as error:
-            reason = " ".join(str(error).split())
+            reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
             raise ValueError(f"the checkpoint in {self.folders[0].path} does not fit its config: {reason}.") from None
         self.done = checkpoints[0].step
         self.earlier = self.folders[0].provenance()

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from looped.config import change, encode, parse_value
 from looped.experiment import Experiment
-from looped.files import read_about, read_json
+from looped.files import parse_json, read_about, read_json, regular
 from looped.training.folder import checkpoint_path, checkpoint_steps
 
 Status = Literal["waiting", "running", "finished", "stopped", "diverged", "busy", "failed"]
@@ -128,10 +128,10 @@ def standing(path: Path) -> Standing:
 def last_metrics(path: Path) -> dict[str, float]:
     """The last whole line of a run's metrics, read from the end of the file; empty where there is none."""
     try:
-        with open(path / "metrics.jsonl", "rb") as file:
+        with open(regular(path / "metrics.jsonl"), "rb") as file:
             file.seek(max(file.seek(0, 2) - TAIL_BYTES, 0))
             line = file.read().rpartition(b"\n")[0].rpartition(b"\n")[2]
-        data = json.loads(line) if line else {}
+        data = parse_json(line) if line else {}
     except (OSError, ValueError):
         return {}
     numbers = data.items() if isinstance(data, dict) else ()
@@ -162,7 +162,10 @@ def read_file(path: Path) -> dict[str, Any]:
     if path.suffix == ".toml":
         try:
             data: Any = tomllib.loads(path.read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+            data = parse_json(json.dumps(data))
+        except TypeError:
+            raise ValueError(f"{path} holds a date or a time, which no field is. Write it in quotes.") from None
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"{path} cannot be read as TOML: {error}.") from None
     elif path.suffix == ".json":
         data = read_json(path)

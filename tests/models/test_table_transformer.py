@@ -69,14 +69,14 @@ def by_numpy(built, xs, ys, queries):
         q_bias, _, v_bias = np.split(weight["block.attention.qkv.bias"], 3)
         q, v = q + q_bias, v + v_bias
         state = []
-        for index, own in enumerate(stream):
+        for index, token in enumerate(stream):
             mixed = []
             for head in range(heads):
                 part = slice(head * width // heads, (head + 1) * width // heads)
                 scores = np.exp(k[:readable, part] @ q[index, part] / math.sqrt(width // heads))
                 mixed.append(scores / scores.sum() @ v[:readable, part])
             projected = weight["block.attention.proj.weight"] @ np.concatenate(mixed)
-            new = own + projected + weight["block.attention.proj.bias"]
+            new = token + projected + weight["block.attention.proj.bias"]
             hidden = weight["block.mlp.fc.weight"] @ norm(new, "block.norm_2") + weight["block.mlp.fc.bias"]
             hidden = hidden / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
             new = new + weight["block.mlp.proj.weight"] @ hidden + weight["block.mlp.proj.bias"]

@@ -80,7 +80,7 @@ def test_columns_are_of_all_kinds_standardised_and_correlated_where_they_should_
     torch.testing.assert_close(shown[:, -BESIDE:].mean(1), torch.zeros(400, 3), atol=0.05, rtol=0)
     correlated = Columns(plain=1.0, correlated=1.0, missing=0.0)(draws(), 3).read
     alone = Columns(plain=1.0, correlated=0.0, missing=0.0)(draws(), 3).read
-    products = [(each[..., 0] * each[..., 1]).mean(1).abs().mean() for each in (correlated, alone)]
+    products = [(xs[..., 0] * xs[..., 1]).mean(1).abs().mean() for xs in (correlated, alone)]
     assert products[0] > 3 * products[1]
 
 

@@ -55,8 +55,8 @@ def cached(about: str, split: Split, compute: Callable[[Split], Float[np.ndarray
         key.update(np.ascontiguousarray(part).tobytes())
     file = cache_folder() / "tables" / f"{key.hexdigest()[:32]}.json"
     if file.is_file():
-        kept = read_json(file)
-        return Answers(np.array(kept["values"]), kept["seconds"])
+        stored = read_json(file)
+        return Answers(np.array(stored["values"]), stored["seconds"])
     started = time.perf_counter()
     values = compute(split)
     seconds = time.perf_counter() - started

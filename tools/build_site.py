@@ -93,8 +93,7 @@ def page(name: str, assets: Path, parts: dict[str, Callable[[], str]]) -> Page:
     text = re.sub(r"(?m)^::: ([\w.]+)$", lambda hit: reference(hit[1]), text)
     markdown = Markdown(extensions=EXTENSIONS, extension_configs=OPTIONS)
     content = markdown.convert(text)
-    content = content.replace("<table>", '<div class="scroll"><table>').replace("</table>", "</table></div>")
-    content = content.replace('<table class="verdicts">', '<div class="scroll"><table class="verdicts">')
+    content = re.sub(r"<table.*?</table>", r'<div class="scroll">\g<0></div>', content, flags=re.DOTALL)
     content = re.sub(r'(href|src)="([^"]*)"', lambda hit: f'{hit[1]}="{_target(hit[2], name, assets)}"', content)
     tokens = markdown.toc_tokens  # type: ignore[attr-defined] - set by the extension `toc`
     path = name.removesuffix(".md") + ".html"
@@ -106,7 +105,7 @@ def _target(link: str, name: str, assets: Path) -> str:
     if link.startswith(("http:", "https:", "#", "data:")):
         return link
     up = "../" * name.count("/")
-    if link.startswith("@assets/"):
+    if link.startswith("@"):  # a file that the build writes
         return up + link[1:]
     path, hash_sign, place = link.partition("#")
     if path.endswith(".md"):

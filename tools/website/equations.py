@@ -19,11 +19,12 @@ LETTERS = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C
 
 
 @cache
-def drawing(tex: str) -> str:
-    """An equation as an `<svg>` in the colour and size of the text, on its baseline."""
+def drawing(tex: str, *, display: bool = False) -> str:
+    """An equation as an `<svg>` in the colour and size of the text, on its baseline; `display` has large fractions."""
+    text = "$" + tex.replace(r"\|", r"\Vert ").replace(r"\frac", r"\dfrac" if display else r"\frac") + "$"
     try:
-        measured = MathTextParser("path").parse(f"${tex}$", dpi=72, prop=FONT)
-        path = TextPath((0, 0), f"${tex}$", size=SIZE, prop=FONT)
+        measured = MathTextParser("path").parse(text, dpi=72, prop=FONT)
+        path = TextPath((0, 0), text, size=SIZE, prop=FONT)
     except ValueError as error:
         raise ValueError(f"`{tex}` is no equation that matplotlib can set: {str(error).splitlines()[-1]}.") from None
     width, height, depth = measured.width + 0.4, measured.height + 0.6, measured.depth + 0.3
@@ -42,8 +43,9 @@ class _Equation(InlineProcessor):
     """Puts the drawing of an equation into the page's tree."""
 
     def handleMatch(self, m, data):
-        element = Element("span", {"class": "display" if m[0].startswith("$$") else "inline"})
-        element.append(fromstring(drawing(" ".join(m[1].replace(r"\|", r"\Vert ").split()))))
+        display = m[0].startswith("$$")
+        element = Element("span", {"class": "display" if display else "inline"})
+        element.append(fromstring(drawing(" ".join(m[1].split()), display=display)))
         return element, m.start(0), m.end(0)
 
 

@@ -2,11 +2,13 @@
 
 import ast
 import importlib
-import inspect
+import importlib.util
 import re
 import textwrap
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 LINE = 88
 """Letters of a line; a longer signature has an argument on each."""
@@ -14,31 +16,40 @@ LINE = 88
 
 def reference(name: str) -> str:
     """The public names of a module as Markdown: those of `__all__`, or all that it defines itself."""
-    module = importlib.import_module(name)
-    named = getattr(module, "__all__", None)
-    if named is None:
-        parts = [_entry(node, module) for node in _tree(module).body if _is_public(node)]
+    tree = _tree(name)
+    if any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in tree.body):
+        module = importlib.import_module(name)
+        parts = [_entry(*map(_definition, _own_classes(getattr(module, key)))) for key in module.__all__]
     else:
-        parts = [_entry(_node(getattr(module, key)), module) for key in named]
-    opening = "" if named else f"`{name}`: {inspect.getdoc(module) or ''}\n\n"
-    return opening + "\n\n".join(part for part in parts if part)
+        parts = [f"`{name}`: {ast.get_docstring(tree) or ''}", *map(_entry, filter(_is_public, tree.body))]
+    return "\n\n".join(part for part in parts if part)
 
 
-def _tree(module: ModuleType) -> ast.Module:
-    return ast.parse(Path(str(module.__file__)).read_text())
+@cache
+def _tree(name: str) -> ast.Module:
+    """The source of a module, which is not imported: it may need an extra."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    assert spec.origin is not None
+    return ast.parse(Path(spec.origin).read_text())
 
 
-def _node(thing: object) -> ast.stmt:
-    """The definition of a class or function in the file that defines it."""
-    nodes = {getattr(node, "name", None): node for node in _tree(inspect.getmodule(thing)).body}  # type: ignore[arg-type]
-    return nodes[thing.__name__]  # type: ignore[attr-defined]
+def _definition(thing: Any) -> ast.stmt:
+    """The statement that defines a class or function."""
+    return next(node for node in _tree(thing.__module__).body if getattr(node, "name", None) == thing.__name__)
+
+
+def _own_classes(thing: Any) -> list[Any]:
+    """A class and those of looped that it extends, whose fields it has too; a function alone."""
+    bases = getattr(thing, "__mro__", (thing,))[1:]
+    return [thing, *(base for base in bases if base.__module__.startswith("looped."))]
 
 
 def _is_public(node: ast.stmt) -> bool:
     return isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
 
 
-def _entry(node: ast.stmt, module: ModuleType) -> str:
+def _entry(node: ast.stmt, *extended: ast.stmt) -> str:
     text = ast.get_docstring(node) if isinstance(node, ast.ClassDef | ast.FunctionDef) else None
     if isinstance(node, ast.FunctionDef):
         return f"### {node.name}\n\n{_fenced(_signature(node))}\n\n{text or ''}"
@@ -46,7 +57,7 @@ def _entry(node: ast.stmt, module: ModuleType) -> str:
         return ""
     bases = ", ".join(ast.unparse(base) for base in node.bases)
     head = f"class {node.name}({bases})" if bases else f"class {node.name}"
-    parts = [f"### {node.name}", _fenced(head), text or "", _fields(node)]
+    parts = [f"### {node.name}", _fenced(head), text or "", _fields([*reversed(extended), node])]
     for method in node.body:
         if _is_public(method) and isinstance(method, ast.FunctionDef) and (record := ast.get_docstring(method)):
             kind = {ast.unparse(mark) for mark in method.decorator_list}
@@ -58,16 +69,22 @@ def _entry(node: ast.stmt, module: ModuleType) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _fields(node: ast.ClassDef) -> str:
-    """The fields of a class with the line that follows each."""
-    rows = []
-    for field, record in zip(node.body, [*node.body[1:], None], strict=True):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and field.target.id[0] != "_":
-            text = ""
+def _fields(nodes: Sequence[ast.stmt]) -> str:
+    """The fields of a class with the line that follows each; a class that comes later has the last word on a field."""
+    rows: dict[str, str] = {}
+    for node in nodes:
+        assert isinstance(node, ast.ClassDef)
+        for field, record in zip(node.body, [*node.body[1:], None], strict=True):
+            if not isinstance(field, ast.AnnAssign) or "ClassVar" in (kind := _type(field.annotation)):
+                continue
+            name, text = ast.unparse(field.target), ""
             if isinstance(record, ast.Expr) and isinstance(record.value, ast.Constant):
                 text = " ".join(str(record.value.value).split()).replace("|", "\\|")
-            rows.append(f"| `{field.target.id}` | {_cell(_type(field.annotation))} | {_default(field)} | {text} |")
-    return "\n".join(["| field | type | default | meaning |", "| --- | --- | --- | --- |", *rows]) if rows else ""
+            if not name.startswith("_"):
+                rows[name] = f"| `{name}` | {_cell(kind)} | {_default(field)} | {text} |"
+    return (
+        "\n".join(["| field | type | default | meaning |", "| --- | --- | --- | --- |", *rows.values()]) if rows else ""
+    )
 
 
 def _default(field: ast.AnnAssign) -> str:

@@ -32,9 +32,7 @@ def _figure(fact: FigureFacts, results: Path, assets: Path) -> str:
     parts = [f"### {fact.name}: {fact.title} {{#{fact.name.replace('.', '-')}}}"]
     if source.is_file():
         (assets / name).write_text(adaptive(source.read_text()))
-        size = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', source.read_text()[:2000])
-        box = f' style="aspect-ratio: {size[1]} / {size[2]}"' if size else ""
-        parts.append(f'<img class="figure" src="@assets/{name}" alt="{html.escape(fact.title)}" loading="lazy"{box}>')
+        parts.append(_image(assets / name, fact.title))
     scale = "the paper's scale" if fact.scale == "paper" else f"`{fact.scale}` scale: a preview, claims are not judged"
     trained = "" if fact.training_text == "none" else f"; training: {fact.training_text}"
     parts.append(f"Measured at {scale}; seeds or trials: {fact.seeds}{trained}.")
@@ -79,7 +77,7 @@ def theorems(rows: Sequence[Mapping[str, Any]], assets: Path) -> str:
                 picture=_plot(row, index, assets),
             )
         )
-    sections = [f"## {paper}\n\n{_rows('Result', 'Bound', lines)}" for paper, lines in papers.items()]
+    sections = [f"## {paper}\n\n{_rows('Result', 'Bound', lines, pictures=True)}" for paper, lines in papers.items()]
     return "\n\n".join(sections)
 
 
@@ -89,12 +87,22 @@ def _plot(row: Mapping[str, Any], index: int, assets: Path) -> str:
     file = save_figure(bound_figure(row["plot"]), assets / f"theorem-{index}.svg")
     file.write_text(adaptive(file.read_text()))
     title = f"{row['name']}: {row['plot']['y_label']} by {row['plot']['x_label']}, measured and bound"
-    return f'<img src="@assets/{file.name}" alt="{html.escape(title)}" loading="lazy">'
+    return _image(file, title)
 
 
-def _rows(first: str, third: str, rows: Sequence[str]) -> str:
+def _image(file: Path, title: str) -> str:
+    """A drawing that is loaded when it comes into view; its size is known before, so that nothing moves then."""
+    width, height = re.findall(r'(?:width|height)="([\d.]+)pt"', file.read_text()[:3000])
+    return (
+        f'<img class="figure" src="@assets/{file.name}" alt="{html.escape(title)}" loading="lazy" '
+        f'width="{float(width):.0f}" height="{float(height):.0f}">'
+    )
+
+
+def _rows(first: str, third: str, rows: Sequence[str], *, pictures: bool = False) -> str:
     heads = "".join(f"<th>{head}</th>" for head in (first, "Measured", third, "Verdict"))
-    return f'<table class="verdicts"><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    kind = "verdicts pictures" if pictures else "verdicts"
+    return f'<table class="{kind}"><thead><tr>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
 
 
 def _row(
@@ -108,13 +116,19 @@ def _row(
     form: str = "",
     picture: str = "",
 ) -> str:
-    small = "".join(f"<p class='soft'>{html.escape(note)}</p>" for note in notes if note)
+    small = "".join(f"<p class='soft'>{_words(note)}</p>" for note in notes if note)
     details = f"<details><summary>how it was measured</summary>{small}</details>" if small else ""
     numbers = "".join(f'<td class="number" data-label="{label}">{text}</td>' for label, text in (second, third))
     return (
-        f'<tr><td><code class="name">{name}</code>{form}<p>{html.escape(statement)}</p>{picture}{details}</td>{numbers}'
-        f'<td class="is"><span class="verdict {verdict[0]}">{verdict[1]}</span></td></tr>'
+        f'<tr><td><code class="name">{name}</code>{form}<p>{_words(statement)}</p>{details}</td>{numbers}'
+        f'<td class="is"><span class="verdict {verdict[0]}">{verdict[1]}</span></td>'
+        + (f'<td class="picture">{picture}</td></tr>' if picture else "</tr>")
     )
+
+
+def _words(text: str) -> str:
+    """A sentence as HTML, with names in backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text))
 
 
 def _text(text: str) -> str:

@@ -5,7 +5,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # oneDNN's newest bf16 kernels crash on some CPUs
 export ONEDNN_MAX_CPU_ISA ?= AVX512_CORE_BF16
 
-.PHONY: help setup demo test check-long coverage lint format bench docs clean
+.PHONY: help setup demo test check-long coverage lint format bench docs dist clean
 
 help:           ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -45,6 +45,15 @@ bench: .venv/dev        ## speed and memory, as ratios within one run; what need
 docs: .venv/docs        ## the documentation, in site/; nothing in it needs a network
 	$(BIN)/python tools/figures_page.py
 	$(BIN)/python tools/build_site.py
+
+dist: .venv/dev         ## wheel and sdist in dist/; the wheel is installed and tried in a new environment, away from here
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv dist/new
+	dist/new/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/looped-*.whl)[baselines]"
+	cd dist/new && bin/looped --version && bin/looped list models && bin/looped explore --out explorer.html --no-open
+	sed -n '/^```python/,/^```/p' README.md | grep -v '^```' | (cd dist/new && bin/python -)
+	cd dist/new && bin/looped demo --no-open
 
 clean:          ## remove the virtual environment and what was built
 	rm -rf .venv site dist .pytest_cache .ruff_cache .coverage*

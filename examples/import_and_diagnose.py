@@ -22,7 +22,7 @@ def main(checkpoint=None, *, loops=100, prompts=64, identified_loops=3):
     model, task = run.model(), run.setup.task
     print(diagnose(model, task, points=41, loops=loops, prompts=prompts).verdict)
     for loop in identify(model, task, points=41, loops=identified_loops, prompts=prompts).loops:
-        nearest = "answers 0" if loop.best is None else f"{loop.best.algorithm}, distance {loop.best.distance:.3g}"
+        nearest = "answers 0" if loop.best is None else f"{loop.name}, distance {loop.best.distance:.3g}"
         print(f"loop {loop.loop}: {nearest}")
 
 

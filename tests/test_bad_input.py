@@ -98,7 +98,7 @@ def test_a_state_of_zeros_has_settled(prompt):
     found = diagnose(looped_descent(d=3, n=8, loops=2, rate=0.1), zeros, points=9, prompts=4)
     assert found.overflows_at is None
     assert found.change.mean[-1] == 0
-    assert found.settled == 1
+    assert found.shares["settles"].mean == 1
 
 
 def test_an_error_that_is_not_finite_is_said_in_words():

@@ -10,9 +10,12 @@ import torch
 from looped.config import change, decode, encode
 from looped.experiment import Adam, Experiment, TrainConfig
 from looped.functional import kernels
+from looped.functional.fixed_points import Anderson
 from looped.functional.schedules import Ramp, RandomDepth, Staircase
 from looped.models.algoformer import AlgoFormerConfig, Part
+from looped.models.block_parts import BlockParts
 from looped.models.blocks import relu
+from looped.models.gradients import Truncated
 from looped.models.kernel_transformer import query_covariates
 from looped.models.patterns import CovariateScores, LabelValue
 from looped.recipes import recipes
@@ -74,7 +77,24 @@ VALUES = {
     ("DecoderConfig", "width"): 12,
     ("DecoderConfig", "heads"): 4,
     ("DecoderConfig", "inject"): "multiply",
+    ("RecurrentDepthConfig", "width"): 12,
+    ("RecurrentDepthConfig", "heads"): 4,
+    ("RecurrentDepthConfig", "inject"): "gated",
+    ("RecurrentDepthConfig", "parts"): BlockParts(norm="rms"),
+    ("RecurrentDepthConfig", "ponder"): 0.1,
+    ("BlockParts", "norm"): "rms",
+    ("BlockParts", "mlp"): "swiglu",
+    ("BlockParts", "attention"): "linear",
+    ("BlockParts", "kv_heads"): 1,
+    ("Implicit", "solver"): Anderson(),
+    ("Implicit", "adjoint"): Anderson(),
+    ("Anderson", "memory"): 2,
+    ("Anderson", "mixing"): 0.5,
+    ("Broyden", "memory"): 2,
+    ("TrainConfig", "gradient"): Truncated(back=1),
+    ("TrainConfig", "loop_weights"): [1.0, 3.0],
     ("TrainConfig", "window"): 1,
+    ("TrainConfig", "extended"): [3],
     ("TrainConfig", "grad"): 1,
     ("TrainConfig", "depth"): RandomDepth(low=-1, high=1),
     ("TrainConfig", "dims"): Ramp(start=1, stop=3, share=0.5),
@@ -102,6 +122,8 @@ REFUSED = {
     *((kind, "d") for kind in ("ChainOfThought", "LinearRegression", "Translation", "IsotropicRegression")),
     *((kind, "d") for kind in ("SparseRegression", "DecisionTree", "ReLUNetwork", "VectorGeneration")),
     *((kind, "d") for kind in ("KernelTransformerConfig", "AlgoFormerConfig", "DecoderConfig")),
+    ("RecurrentDepthConfig", "d"),
+    ("TrainConfig", "gradient"),  # beside `grad`
     *(("AlgoFormerConfig", name) for name in ("outputs", "vocabulary", "read", "causal", "inject")),
     ("Translation", "vocabulary"),
     ("MixedProcess", "kernel"),

@@ -10,10 +10,11 @@ import html
 import json
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from os.path import relpath
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,10 @@ from website.results import figures_of, theorems
 
 import looped
 from looped.figure_facts import figure_facts
+from looped.report.explorer import SHIPPED, write_explorer
 from looped.theorems.check import verify
+from looped.training.kept import store
+from looped.training.run import Run
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, PARTS = ROOT / "docs", Path(__file__).parent / "website"
@@ -60,6 +64,7 @@ def build(out: Path, *, rows: list[dict[str, Any]], results: Path = ROOT / "resu
     facts = figure_facts([results], runs=results / "runs")
     parts = {
         "commands": commands,
+        "explorer": partial(explorer, out),
         "theorems": partial(theorems, rows, assets),
         **{f"figures of {paper}": partial(figures_of, paper, facts, results, assets) for paper in _papers()},
     }
@@ -98,6 +103,17 @@ def page(name: str, assets: Path, parts: dict[str, Callable[[], str]]) -> Page:
     tokens = markdown.toc_tokens  # type: ignore[attr-defined] - set by the extension `toc`
     path = name.removesuffix(".md") + ".html"
     return Page(path=path, title=html.unescape(tokens[0]["name"]), content=content, headings=tokens[0]["children"])
+
+
+@cache
+def explorer(out: Path) -> str:
+    """A link to the loop explorer, whose page is written beside the others."""
+    if not (store() / SHIPPED).is_dir():
+        print(f"There is no kept model {SHIPPED}: the site has no page of the explorer.", file=sys.stderr)
+        return ""
+    run = Run.open(store() / SHIPPED)
+    write_explorer(out / "explorer_page.html", model=run.model(), task=run.setup.task, name=run.setup.name)
+    return "**[Open the loop explorer](@explorer_page.html)**: it runs here, in your browser."
 
 
 def _target(link: str, name: str, assets: Path) -> str:

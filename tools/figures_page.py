@@ -21,7 +21,8 @@ START = """# All figures
 `looped list figures` shows the same, and [Figures](figures.md) says what the scales and verdicts
 mean.
 
-- *scale*: the largest one with a result of today's settings. At `cpu` scale claims are not judged.
+- *scale*: the largest one with a result of today's settings. At `cpu` scale claims of
+  papers are not judged.
 - *seeds*: trained models of each cell (`chen24.fig1`: trials).
 - *training*: of all models behind the figure, some of which other figures show too; "?" where the
   result does not say. Trainings that shared a GPU count for their part.
@@ -67,6 +68,8 @@ def results_table(facts: Sequence[FigureFacts]) -> str:
     rows = []
     for paper, group in groupby(sorted(facts, key=_paper), key=_paper):
         chosen = list(group)
+        if not any(fact.in_print for fact in chosen):
+            continue  # studies of our own, of no paper
         judged = [fact for fact in chosen if fact.scale == "paper"]
         counts = Counter({verdict: sum(fact.verdicts[verdict] for fact in judged) for verdict in VERDICTS})
         counts["not run"] += sum(sum(fact.verdicts.values()) for fact in chosen if fact not in judged)

@@ -1,15 +1,20 @@
 """The laboratory for transformers that learn by looping."""
 
+import importlib
 import os
-import sys
 from typing import TYPE_CHECKING
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-try:
+if TYPE_CHECKING:
     from looped.config import code_of
+    from looped.estimator import InContextRegressor as InContextRegressor
+    from looped.evaluation.check import check
+    from looped.evaluation.compare import compare
     from looped.evaluation.curves import evaluate
+    from looped.evaluation.diagnose import diagnose
+    from looped.evaluation.identify import identify
     from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
     from looped.models.base import LoopedModel, ModelConfig
     from looped.models.decoder import DecoderConfig, LoopedDecoder
@@ -18,16 +23,8 @@ try:
     from looped.prompt import Prompt
     from looped.tasks.regression import LinearRegression, SparseRegression
     from looped.tasks.task import Task
-    from looped.training.run import Run, load
+    from looped.training.run import Run, load, save
     from looped.training.trainer import train
-except KeyboardInterrupt:
-    # Ctrl-C while the command still imports torch; `python -m looped` has not set sys.argv[0] by then
-    if os.path.splitext(os.path.basename(sys.argv[0]))[0] != "looped" and "-m looped" not in " ".join(sys.orig_argv):
-        raise
-    sys.exit("looped: stopped.")
-
-if TYPE_CHECKING:
-    from looped.estimator import InContextRegressor as InContextRegressor
 
 __version__ = "0.1.0"
 
@@ -49,19 +46,52 @@ __all__ = [
     "StateChange",
     "Task",
     "TrainConfig",
+    "check",
     "code_of",
+    "compare",
+    "diagnose",
     "evaluate",
+    "identify",
     "load",
+    "save",
     "settle",
     "train",
     "unroll",
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Import `InContextRegressor` on first use; it is not in `__all__`, since it needs scikit-learn."""
-    if name == "InContextRegressor":
-        from looped.estimator import InContextRegressor
+PLACES = {
+    "config": ("code_of",),
+    "estimator": ("InContextRegressor",),
+    "evaluation.check": ("check",),
+    "evaluation.compare": ("compare",),
+    "evaluation.curves": ("evaluate",),
+    "evaluation.diagnose": ("diagnose",),
+    "evaluation.identify": ("identify",),
+    "experiment": ("Adam", "AdamW", "Experiment", "Muon", "Setup", "TrainConfig"),
+    "models.base": ("LoopedModel", "ModelConfig"),
+    "models.decoder": ("DecoderConfig", "LoopedDecoder"),
+    "models.exit_rules": ("Budget", "StateChange"),
+    "models.loop": ("settle", "unroll"),
+    "prompt": ("Prompt",),
+    "tasks.regression": ("LinearRegression", "SparseRegression"),
+    "tasks.task": ("Task",),
+    "training.run": ("Run", "load", "save"),
+    "training.trainer": ("train",),
+}
+"""Which module has which of these names; `InContextRegressor` needs scikit-learn, so it is not in `__all__`."""
 
-        return InContextRegressor
+
+def __getattr__(name: str) -> object:
+    """Import a name on its first use, so that `looped --help` does not wait for torch."""
+    for place, names in PLACES.items():
+        if name in names:
+            thing = getattr(importlib.import_module(f"looped.{place}"), name)
+            globals()[name] = thing
+            return thing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What can be imported from here."""
+    return sorted({*globals(), *__all__})

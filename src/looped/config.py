@@ -227,6 +227,8 @@ def load_code(path: str | Path) -> types.ModuleType:
         raise ValueError(f"{path} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    if (folder := str(path.resolve().parent)) not in sys.path:
+        sys.path.append(folder)  # it may import its siblings, as a script may; last, so that they hide no other module
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -239,9 +241,9 @@ def code_places(config: Any) -> dict[str, str]:
     """The modules outside this library that a config names, with their files: another process must load them first."""
     modules = {_module_name(kind.__module__): sys.modules[kind.__module__] for kind in kinds(config)}
     return {
-        name: str(Path(module.__file__).resolve())
+        name: str(Path(file).resolve())
         for name, module in sorted(modules.items())
-        if name.partition(".")[0] != "looped" and module.__file__ is not None
+        if name.partition(".")[0] != "looped" and (file := getattr(module, "__file__", None))  # a notebook has none
     }
 
 

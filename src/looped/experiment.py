@@ -12,6 +12,7 @@ from typing import Any, Literal
 from looped.config import LATER, decode, encode
 from looped.functional.schedules import Schedule, Trapezoid
 from looped.models.base import ModelConfig
+from looped.models.gradients import GradientRule
 from looped.tasks.task import SequenceTask, Task
 from looped.upgrade import CARRIED_OVER, upgrade
 
@@ -58,7 +59,7 @@ class AdamW(OptimizerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class Muon(OptimizerConfig):
-    """Muon for the matrices of the blocks, Adam for all other weights."""
+    """Muon for the matrices, Adam for vectors and for what `LoopedModel.left_to_adam` names: embeddings, read-out..."""
 
     muon_learning_rate: float = 0.01
     """Muon's learning rate, in units of the update's root mean square."""
@@ -87,6 +88,8 @@ class TrainConfig:
 
     steps: int = 1000
     """Optimiser steps."""
+    extended: tuple[int, ...] = field(default=(), metadata=LATER)
+    """The steps it had before it was extended, once or more: up to each of these, schedules are those of that many."""
     batch: int = 64
     """Prompts a step."""
     points: int = 41
@@ -95,12 +98,20 @@ class TrainConfig:
     """Predictions of the last `window` loops enter the loss: the paper's T."""
     grad: int | None = None
     """The last `grad` loops carry gradient; None: all. Weight tying needs all."""
+    gradient: GradientRule | None = field(default=None, metadata=LATER)
+    """Another way of the gradient than through the last `grad` loops (`models/gradients.py`); None: that."""
+    loop_weights: tuple[float, ...] | None = field(default=None, metadata=LATER)
+    """Weights of the window's loops in the loss, the last loop's last; None: all weigh the same."""
+    jacobian: float = field(default=0.0, metadata=LATER)
+    """Factor of a penalty on the Jacobian of the last loop (`models/gradients.py`); 0: none."""
     depth: Schedule | None = None
     """Added to the model's `loops` at each step, so that a step may have fewer loops or more; None: nothing."""
     dims: Schedule | None = None
     """Active dimensions at each step; None: all. The rest are masked, so shapes stay fixed."""
     active_points: Schedule | None = None
     """Scored pairs at each step; None: all. Later ones get weight 0, so shapes stay fixed."""
+    lengths: tuple[int, ...] = field(default=(), metadata=LATER)
+    """Each step cuts its prompts to one of these numbers of pairs, drawn anew; (): all have `points`."""
     emphasis: float = field(default=0.0, metadata=LATER)
     """The i-th pair of a prompt has weight i^emphasis in the loss, the logged one too; 0: all pairs weigh the same."""
     dropout: float = field(default=0.0, metadata=LATER)
@@ -132,18 +143,49 @@ class TrainConfig:
                 raise ValueError(f"`{name}` must be at least 1; got {value}.")
         if self.steps > MAX_STEPS:
             raise ValueError(f"`steps` must be at most {MAX_STEPS:,}; got {self.steps}.")
+        if any(end >= after for end, after in zip((0, *self.ends), self.ends, strict=False)):
+            raise ValueError(f"`extended` holds fewer steps than steps={self.steps}, ascending; got {self.extended}.")
         for name in ("dims", "active_points"):
             schedule = getattr(self, name)
-            if schedule is not None and (least := schedule.bounds(self.steps)[0]) < 1:
+            if schedule is not None and (least := min(schedule.bounds(end)[0] for end in self.ends)) < 1:
                 raise ValueError(f"`{name}` must be at least 1 at every step; got {least}.")
         if self.pool is not None and self.dims is not None:
             raise ValueError("`pool` fixes the prompts, so `dims` cannot change them; set one of the two to null.")
+        if self.lengths and not 1 <= min(self.lengths) <= max(self.lengths) <= self.points:
+            raise ValueError(f"`lengths` must be in [1, points={self.points}]; got {self.lengths}. Raise `points`.")
+        if self.lengths and self.active_points is not None:
+            raise ValueError("`lengths` and `active_points` both say how many pairs are scored; set one of the two.")
         if not 0 <= self.emphasis <= MAX_EMPHASIS:
             raise ValueError(f"`emphasis` must be between 0 and {MAX_EMPHASIS}; got {self.emphasis}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"`dropout` must be at least 0 and below 1; got {self.dropout}.")
+        self._check_loops()
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"`average` must be between 0 and 1; got {self.average}.")
+
+    def _check_loops(self) -> None:
+        weights, rule = self.loop_weights, self.gradient
+        if weights is not None and (len(weights) != self.window or min(weights) < 0 or not weights[-1]):
+            raise ValueError(
+                f"`loop_weights` are window={self.window} numbers of at least 0, the last above 0; got {list(weights)}."
+            )
+        if rule is not None and self.grad is not None:
+            raise ValueError(f"`gradient` takes the place of `grad`, which must be null then; got {self.grad}.")
+        if rule is not None and rule.last_only and self.window > 1:
+            raise ValueError(
+                f"{type(rule).__name__} gives gradient to the last loop alone; got window={self.window}. Set it to 1."
+            )
+        if self.jacobian < 0:
+            raise ValueError(f"`jacobian` must be at least 0; got {self.jacobian}.")
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The steps that the training had each time: the last are `steps`."""
+        return (*self.extended, self.steps)
+
+    def value(self, schedule: Schedule, step: int) -> float:
+        """A schedule's value at a step, of the number of steps that the training had then."""
+        return schedule(step, next((end for end in self.ends if step < end), self.steps))
 
     def windows(self, loops: int) -> dict[str, int | None]:
         """`grad` and `keep` at a step of `loops` loops: at most `loops`."""
@@ -237,17 +279,22 @@ class Experiment(Setup):
         for name, value in (("window", train.window), ("grad", train.grad)):
             if value is not None and value > loops:
                 raise ValueError(f"`{name}` must be in [1, loops={loops}]; got {value}. Lower it or raise `loops`.")
-        fewest = loops if train.depth is None else loops + int(train.depth.bounds(train.steps)[0])
+        depth = train.depth
+        fewest = loops if depth is None else loops + min(int(depth.bounds(end)[0]) for end in train.ends)
         if fewest < 1:
             raise ValueError(
                 f"`depth` is added to `loops`, and every step needs at least 1 loop; got {fewest} with loops={loops}. "
                 "Raise `depth` or `loops`."
             )
-        if train.grad is not None and self.model.has_read_in and not self.model.injects:
+        if (train.grad or train.gradient) and self.model.has_read_in and not self.model.injects:
             raise ValueError(
-                "without injection the prompt enters by the first state alone: `grad` must be null (all loops), "
-                f"or the read-in is never trained; got {train.grad}."
+                "without injection the prompt enters by the first state alone: `grad` and `gradient` must be null (all "
+                f"loops), or the read-in is never trained; got {train.grad or train.gradient}."
             )
+        if train.lengths and isinstance(self.task, SequenceTask):
+            raise ValueError(f"`lengths` counts the pairs of a prompt, and a sequence has none; got {train.lengths}.")
+        if getattr(self.model, "quantiles", 0) != getattr(self.task, "quantiles", 0):
+            raise ValueError("`task.quantiles` and `model.quantiles` must agree: the loss judges what the model gives.")
         if train.emphasis and isinstance(self.task, SequenceTask):
             raise ValueError(f"`emphasis` counts the pairs of a prompt, and a sequence has none; got {train.emphasis}.")
         if self.model.reads_query_last and (train.emphasis or train.active_points is not None):
@@ -266,7 +313,7 @@ class Experiment(Setup):
     def loops_at(self, step: int) -> int:
         """The loops of a training step: b + depth(step)."""
         depth = self.train.depth
-        return self.model.loops + (0 if depth is None else int(depth(step, self.train.steps)))
+        return self.model.loops + (0 if depth is None else int(self.train.value(depth, step)))
 
 
 def training(experiment: Experiment, **fields: Any) -> Experiment:

@@ -115,7 +115,8 @@ def figure_facts(folders: Sequence[Path], *, runs: Path = Path("runs")) -> list[
     known.sort(key=_place)
     facts = [_facts(study, folders) for study in known]
     home = next((folder for folder in folders if folder.is_dir()), folders[0])
-    lacking = [study for study, fact in zip(known, facts, strict=True) if fact.scale != "paper"]
+    pairs = zip(known, facts, strict=True)
+    lacking = [study for study, fact in pairs if "paper" in study.scales and fact.scale != "paper"]
     needs = _needs(figures(known, "paper", runs=runs, results=home), lacking)
     return [replace(fact, needs=needs.get(fact.name)) for fact in facts]
 

@@ -161,6 +161,11 @@ def read_json(path: Path) -> Any:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Write tensors and the facts `about` them as one safetensors file, with a checksum."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():  # a weight that two layers share is written twice: safetensors refuses it
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
     text = json.dumps(about, allow_nan=False)
     # one entry, since safetensors writes several in random order; thus equal checkpoints are equal files
     write_bytes(path, save(tensors, metadata={"looped": f"{digest(tensors, text)} {text}"}))

@@ -28,12 +28,13 @@ def test_diagnose_prints_and_saves(run, call):
     assert json.loads((run / "diagnose.json").read_text()) == printed
     assert printed["loops"] == 8
     assert len(printed["error"]["mean"]) == 8
-    assert printed["verdict"].startswith(("Stable", "Drifts", "Unstable"))
-    assert printed["radius"]["median"] > 0
+    assert printed["kind"] == "not learned"
+    assert printed["verdict"].startswith("Not learned.")
+    assert sum(share["mean"] for share in printed["shares"].values()) == pytest.approx(1)
     assert (run / "diagnose.png").read_bytes().startswith(b"\x89PNG")
     code, out, error = call("diagnose", run, "--prompts", 8, "--loops", 5)
     assert code == 0
-    assert "spectral radius" in out
+    assert "Not learned." in out
     assert "diagnose.png" in error
     assert call("diagnose", run, "--prompts", 8, "--quiet") == (0, "", "")
 
@@ -41,7 +42,27 @@ def test_diagnose_prints_and_saves(run, call):
 def test_errors_are_one_line(run, tmp_path, refused):
     assert "is not a run folder" in refused("diagnose", tmp_path / "nothing")
     assert "`loops` must be above the trained loops=2" in refused("diagnose", run, "--loops", 2)
-    assert "one loop" in refused("diagnose", save(tmp_path / "once", LinearRegression(d=3), loops=1))
+    once = save(tmp_path / "once", LinearRegression(d=3), loops=1)
+    assert "share no weights" in refused("diagnose", once, "--loops", 5)
+
+
+def test_the_report_holds_diagnosis_and_identification(run, call, tmp_path, refused):
+    page = tmp_path / "page.html"
+    assert call("diagnose", run, "--prompts", 8, "--quiet")[0] == 0
+    assert call("identify", run, "--prompts", 8, "--points", 5, "--loops", 1, "--max-steps", 1, "--quiet")[0] == 0
+    assert call("report", run, "--out", page, "--quiet")[0] == 0
+    text = page.read_text()
+    assert json.loads((run / "diagnose.json").read_text())["verdict"].partition(":")[0] in text
+    assert "keeps moving" in text
+    assert json.loads((run / "identify.json").read_text())["loops"][0]["name"] in text
+    (run / "identify.json").write_text('{"loops": 3}')
+    assert "identify.json is damaged" in refused("report", run, "--out", page)
+
+
+def test_an_unlooped_model_is_diagnosed_as_one(tmp_path, call):
+    code, out, _ = call("diagnose", save(tmp_path / "once", LinearRegression(d=3), loops=1), "--prompts", 8)
+    assert code == 0
+    assert "Not learned, and unlooped." in out
 
 
 def test_evaluate_under_shifts(run, call, refused):

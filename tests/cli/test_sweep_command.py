@@ -21,7 +21,7 @@ def run(capsys, *arguments, code=0):
 
 def test_a_grid_is_trained_once_listed_and_reported(capsys, tmp_path):
     command = ["sweep", "yang24.linear", "train.window=1,2", *TINY, "--seeds", 2, "--scale", "smoke"]
-    command += ["--out", tmp_path / "runs", "--device", "cpu"]
+    command += ["--out", tmp_path / "runs", "--device", "cpu", "--prompts", 8]
     before = json.loads(run(capsys, *command, "--list", "--json").out)
     assert [row["status"] for row in before] == ["waiting"] * 4
     assert not (tmp_path / "runs").exists()
@@ -32,7 +32,13 @@ def test_a_grid_is_trained_once_listed_and_reported(capsys, tmp_path):
     assert all(0 < row["loss"] < 100 for row in rows)
     assert (tmp_path / "own.parquet").is_file()
     [folder] = (tmp_path / "runs" / "sweeps").iterdir()
-    assert {file.name for file in folder.iterdir()} == {"sweep.json", "table.csv", "table.parquet"}
+    assert {file.name for file in folder.iterdir()} == {
+        "sweep.json",
+        "table.csv",
+        "table.parquet",
+        "results.json",
+        "errors.png",
+    }
     stamps = {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("*.safetensors")}
     assert json.loads(run(capsys, *command, "--json").out) == rows
     assert {file: file.stat().st_mtime_ns for file in (tmp_path / "runs").rglob("*.safetensors")} == stamps
@@ -113,3 +119,23 @@ def test_bad_input_is_one_line(capsys, tmp_path, monkeypatch, arguments, message
     assert message in said.err
     assert said.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_points_are_judged_on_held_out_prompts_and_fields_can_be_set(capsys, tmp_path):
+    settings = [part for field in TINY for part in ("--set", field)]
+    command = ["sweep", "yang24.linear", "train.window=1,2", *settings, "--seeds", 2, "--scale", "smoke"]
+    command += ["--out", tmp_path / "runs", "--device", "cpu", "--prompts", 16]
+    said = run(capsys, *command).out
+    assert "16 held-out prompts" in said
+    assert "best" in said
+    [folder] = (tmp_path / "runs" / "sweeps").iterdir()
+    data = json.loads((folder / "results.json").read_text())
+    assert [(point["fields"], point["seeds"]) for point in data["points"]] == [
+        ({"train.window": window}, [0, 1]) for window in (1, 2)
+    ]
+    assert (folder / "errors.png").read_bytes().startswith(b"\x89PNG")
+    page = tmp_path / "page.html"
+    assert run(capsys, "report", folder, "--out", page, "--quiet").out == ""
+    assert "Errors of the points of the sweep" in page.read_text()
+    error = run(capsys, *command, "--set", "train.window=2", code=2).err
+    assert "`--set train.window=2` is swept as well" in error

@@ -5,8 +5,9 @@ from torch import nn
 
 from looped.evaluation.probes import TARGETS, ProbeStack, gradient, least_squares_weights, probe
 from looped.models.algoformer import AlgoFormerConfig
+from looped.models.blocks import Attention
 from looped.models.decoder import DecoderConfig
-from looped.models.kernel_transformer import KernelTransformer, restricted
+from looped.models.kernel_transformer import restricted
 from looped.prompt import Prompt
 from looped.tasks.regression import LinearRegression
 from looped.tasks.trees import DecisionTree
@@ -155,14 +156,18 @@ def test_bad_arguments_are_refused(arguments, message):
         probe(decoder(), TASK, **{"points": 4, "steps": 1, **arguments})
 
 
-def test_what_cannot_be_probed_is_refused(monkeypatch):
+def test_what_cannot_be_probed_is_refused():
     torch.manual_seed(0)
     full = AlgoFormerConfig(d=3, width=8, causal=False, query="last", loops=2).build()
     with pytest.raises(ValueError, match="only causal models"):
         probe(full, TASK, points=4, steps=1)
+    unmasked = decoder()
+    assert unmasked.causal, "its class says so; what it does is measured"
+    for module in unmasked.modules():
+        if isinstance(module, Attention):
+            module.causal = False
     with pytest.raises(ValueError, match="only causal models"):
-        probe(restricted(d=3, loops=2).build(), TASK, points=4, steps=1)
-    monkeypatch.setattr(KernelTransformer, "causal", True)
+        probe(unmasked, TASK, points=4, steps=1)
     with pytest.raises(ValueError, match="two tokens a pair"):
         probe(restricted(d=3, loops=2).build(), TASK, points=4, steps=1)
     with pytest.raises(ValueError, match="DecisionTree has no w"):

@@ -166,7 +166,7 @@ def test_stacked_models_equal_each_alone(inject, inside, own):
     models = [random_model(config, seed) for seed in range(3)]
     stacked = stack(models)
     xs, ys = numbers(8, models=(3,) if own else ())
-    windows = {"loops": 4, "grad": None if inject == "none" else 2, "keep": 3}
+    windows = {"loops": 4, "grad": None if inject == "none" else 3, "keep": 3}
     together = stacked(prompt_of(xs, ys), **windows)
     assert together.shape == (3, 3, 3, 6)
     weights = torch.tensor(np.random.default_rng(9).normal(size=together.shape))

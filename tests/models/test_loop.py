@@ -79,7 +79,8 @@ class Problem:
 @settings(max_examples=60, deadline=None)
 @given(loops=st.integers(1, 9), data=st.data(), seed=st.integers(0, 99))
 def test_gradients_equal_a_loop_that_detaches_before_the_window(loops, data, seed):
-    grad, keep = data.draw(st.integers(1, loops)), data.draw(st.integers(1, loops))
+    grad = data.draw(st.integers(1, loops))
+    keep = data.draw(st.integers(1, grad))
     problem = Problem(seed)
     got = unroll(
         problem.step, problem.start, problem.context, loops=loops, grad=grad, keep=keep, collect=problem.collect
@@ -92,7 +93,7 @@ def test_gradients_equal_a_loop_that_detaches_before_the_window(loops, data, see
 
 
 @pytest.mark.parametrize("inject", ["add", "multiply"])
-@pytest.mark.parametrize(("grad", "keep"), [(1, 1), (3, 2), (2, 5), (6, 6)])
+@pytest.mark.parametrize(("grad", "keep"), [(1, 1), (3, 2), (5, 5), (6, 6)])
 def test_gradients_of_a_decoder_too(inject, grad, keep):
     model, prompt, loops = decoder(inject=inject), some_prompt(), 6
     names, parameters = zip(*model.named_parameters(), strict=True)
@@ -120,21 +121,21 @@ def test_no_window_means_gradient_through_all_loops():
             assert gradient.abs().max() > 0
 
 
-def test_windows_are_independent():
-    """What is predicted depends on neither; `keep` beyond `grad` adds predictions that carry no gradient."""
+def test_what_is_predicted_depends_on_no_window_and_every_prediction_carries_gradient():
     model, prompt = decoder(), some_prompt()
     every = model(prompt, keep=5)
     for grad in (None, 1, 2, 5):
         for keep in (1, 2, 5):
+            if keep > (grad or 5):
+                with pytest.raises(ValueError, match=rf"`grad`={grad} is less than `keep`={keep}: the first"):
+                    model(prompt, grad=grad, keep=keep)
+                with torch.no_grad():
+                    assert torch.equal(model(prompt, grad=grad, keep=keep), every[-keep:])
+                continue
             out = model(prompt, grad=grad, keep=keep)
             assert torch.equal(out, every[-keep:])
-            for index in range(keep):
-                loop = 5 - keep + index
-                carries = torch.autograd.grad(
-                    out[index].sum(), model.read_in.weight, retain_graph=True, allow_unused=True
-                )
-                inside = loop >= 5 - (grad or 5)
-                assert (carries[0] is not None and bool(carries[0].any())) == inside
+            for prediction in out:
+                assert torch.autograd.grad(prediction.sum(), model.read_in.weight, retain_graph=True)[0].any()
 
 
 def test_steps_are_numbered_from_zero_on():
@@ -144,7 +145,7 @@ def test_steps_are_numbered_from_zero_on():
         seen.append(t)
         return state + 1
 
-    out = unroll(step, torch.zeros(2), (), loops=5, grad=2, keep=3, collect=lambda state, context: state)
+    out = unroll(step, torch.zeros(2), (), loops=5, grad=3, keep=3, collect=lambda state, context: state)
     assert seen == [0, 1, 2, 3, 4]
     assert out.tolist() == [[3, 3], [4, 4], [5, 5]]
 
@@ -172,8 +173,6 @@ def test_the_prefix_saves_nothing(inject):
     assert short == long > 0
     assert saved_bytes(model, prompt, loops=5, grad=5, keep=3) == short
     assert saved_bytes(model, prompt, loops=10, keep=3) > 1.5 * short
-    all_loops, window = (saved_bytes(model, prompt, loops=20, grad=2, keep=keep) for keep in (20, 2))
-    assert all_loops == window, "predictions from the prefix save nothing either"
 
 
 def test_random_depth_costs_the_same_at_every_depth():

@@ -4,7 +4,7 @@ A claim fails for the reason that its sentence names: the model that it praises 
 rises. `test_every_study.py` holds that no claim is missing here, and that every plant fails.
 """
 
-from looped.papers import chen24
+from looped.papers import chen24, parts
 from studies.planted import plant
 
 LOOPED, UNLOOPED = "looped transformer", "transformer"
@@ -214,6 +214,13 @@ YANG24 = {
     "yang24.fig16.scaled_by_2": plant("is larger", "by_examples", model=LOOPED, shift="x scaled by 2"),
 }
 
+TABLES = {
+    "tables.development.twenty_rows": plant("is smaller", "margin", model="looped transformer"),
+    "tables.development.forty_rows": plant("is smaller", "margin", model="looped transformer"),
+    "tables.development.best_on_half": plant("is smaller", "best_on", model="looped transformer"),
+    "tables.development.intervals_cover": plant("is smaller", "coverage", model="looped transformer"),
+}
+
 RELEASED = {
     name.replace(figure, f"{figure}_released"): change
     for name, change in CHENG24.items()
@@ -221,7 +228,13 @@ RELEASED = {
 }
 """The same claims on the released program's settings."""
 
-PLANTS = {**CHEN24, **CHENG24, **RELEASED, **GAO24, **GATMIRY24, **YANG24}
+PARTS = {
+    f"parts.compared.{recipe.__name__}": plant("is larger", "by_loops", part=part)
+    for part, recipe in parts.PARTS.items()
+    if part != parts.PLAIN
+}
+
+PLANTS = {**CHEN24, **CHENG24, **RELEASED, **GAO24, **GATMIRY24, **TABLES, **YANG24, **PARTS}
 """Claim -> its planted failure."""
 
 

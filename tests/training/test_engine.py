@@ -193,7 +193,9 @@ def test_every_engine_trains_alike(tmp_path, fields):
 
 
 @needs_gpu
-@pytest.mark.parametrize("fields", [{}, {"grad": None}, {"grad": 1}, {"depth": RandomDepth(low=-2, high=0)}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"grad": None}, {"window": 1, "grad": 1}, {"depth": RandomDepth(low=-2, high=0)}]
+)
 @pytest.mark.parametrize("kind", ["layers", "tied", "algoformer"])
 def test_block_by_block_every_engine_trains_alike(tmp_path, kind, fields):
     part = Part(heads=2)

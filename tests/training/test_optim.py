@@ -10,7 +10,7 @@ from looped.models.blocks import stack
 from looped.models.decoder import DecoderConfig
 from looped.tasks.regression import LinearRegression
 from looped.training import pieces
-from looped.training.optim import MuonOptimizer, Optimizers, block_matrices, clip_gradients, clip_in_pieces, orthogonal
+from looped.training.optim import MuonOptimizer, Optimizers, clip_gradients, clip_in_pieces, muon_matrices, orthogonal
 from unstacking import unstack
 
 SHAPES = [(6, 6), (12, 4), (4, 12), (1, 5), (5, 1)]
@@ -142,14 +142,51 @@ def test_muon_leaves_alone_what_has_no_gradient():
 def test_muon_takes_the_blocks_matrices_and_q_k_v_apart():
     model = decoder(layers=2)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    found = {names[id(parameter)]: split for parameter, split in block_matrices(model)}
+    found = {names[id(parameter)]: split for parameter, split in muon_matrices(model)}
     parts = {"attention.qkv": 3, "attention.proj": 1, "mlp.fc": 1, "mlp.proj": 1}
     assert found == {f"blocks.{i}.{part}.weight": split for i in range(2) for part, split in parts.items()}
 
 
-def test_muon_without_blocks_says_what_to_use():
-    with pytest.raises(ValueError, match=r"Muon needs a model made of .*Use Adam"):
-        Optimizers(nn.Linear(2, 2), Muon())
+class Own(nn.Module):
+    """A model of somebody else's, with every kind of weight that Muon meets."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.read_in, self.prelude = nn.Embedding(5, 4), nn.Linear(3, 4), nn.Linear(4, 6)
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.cell, self.wide_cell = nn.GRUCell(4, 4), nn.LSTMCell(4, 4)
+        self.conv, self.norm, self.head, self.gate = (
+            nn.Conv1d(4, 4, 3),
+            nn.LayerNorm(4),
+            nn.Linear(4, 7),
+            nn.Linear(4, 1),
+        )
+        self.rate = nn.Parameter(torch.eye(4))
+
+
+TAKEN = {
+    "prelude.weight": 1, "attention.in_proj_weight": 3, "attention.out_proj.weight": 1, "cell.weight_ih": 3,
+    "cell.weight_hh": 3, "wide_cell.weight_ih": 4, "wide_cell.weight_hh": 4, "rate": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_muon_takes_every_matrix_but_embeddings_read_in_and_read_out(stacked):
+    model = stack([Own(), Own()]) if stacked else Own()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    taken = {names[id(parameter)]: split for parameter, split in muon_matrices(model, stacked=stacked)}
+    assert taken == TAKEN
+    model.left_to_adam = "cell|rate"  # the model's own rule in place of ours
+    taken = {names[id(parameter)] for parameter, _ in muon_matrices(model, stacked=stacked)}
+    assert taken == {name for name in TAKEN if "cell" not in name and name != "rate"} | {
+        "read_in.weight",
+        "head.weight",
+    }
+
+
+def test_muon_without_matrices_says_what_to_use():
+    with pytest.raises(ValueError, match=r"this LayerNorm has none but those that `left_to_adam` names\. Use Adam"):
+        Optimizers(nn.LayerNorm(2), Muon())
 
 
 ADAMS = [
@@ -226,7 +263,7 @@ def test_muon_iterates_in_the_precision_of_the_passes(captured):
         for seed in range(3):
             give_gradients(model, seed=seed)
             optimizers.step(torch.tensor(1.0) if captured else 1.0)
-        pairs = zip(block_matrices(model), block_matrices(before), strict=True)
+        pairs = zip(muon_matrices(model), muon_matrices(before), strict=True)
         moved.append(torch.cat([(one - other).flatten() for (one, _), (other, _) in pairs]).detach())
     assert not torch.allclose(*moved, rtol=1e-5, atol=1e-5)
     assert torch.nn.functional.cosine_similarity(*moved, dim=0) > 0.999
@@ -242,7 +279,7 @@ def test_with_muon_everything_else_is_adams():
     Optimizers(model, config).step(0.5)
     torch.optim.Adam(twin.parameters(), lr=0.015).step()
     expected = dict(twin.named_parameters())
-    taken = {id(parameter): split for parameter, split in block_matrices(model)}
+    taken = {id(parameter): split for parameter, split in muon_matrices(model)}
     for name, parameter in model.named_parameters():
         if id(parameter) in taken:
             (by_muon,) = run_muon([before[name]], [[expected[name].grad]], lr=0.1, split=taken[id(parameter)])
@@ -258,7 +295,7 @@ EVERY = [Adam(learning_rate=0.03), AdamW(learning_rate=0.03, weight_decay=0.1), 
 def test_a_stack_of_models_is_stepped_like_each_alone(config):
     singles = [decoder(seed) for seed in range(3)]
     together = stack(singles)
-    joint = Optimizers(together, config)
+    joint = Optimizers(together, config, stacked=True)
     apart = [Optimizers(model, config) for model in singles]
     for step in range(2):
         for index, model in enumerate(singles):

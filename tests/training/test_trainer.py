@@ -119,6 +119,7 @@ VARIANTS = {
         "dims": Ramp(start=1, stop=2, share=0.5),
         "active_points": Staircase(start=2, stop=4, by=1, every=3),
         "depth": Staircase(start=-1, stop=0, by=1, every=4),
+        "window": 1,
         "grad": 1,
         "emphasis": 2.0,
     },

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from looped.cli.options import load_user_code, pick_device
-from looped.evaluation.diagnose import Diagnosis
+from looped.evaluation.diagnosis import Diagnosis
 from looped.evaluation.identify import Identification
 from looped.experiment import Experiment
 from looped.files import finite, write_json

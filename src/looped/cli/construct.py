@@ -11,6 +11,7 @@ from looped.cli.output import number, show
 from looped.config import nearest
 from looped.constructions.ready import READY
 from looped.models.loop import check_loops
+from looped.report.construction import write_picture
 from looped.training.run import save_model
 
 
@@ -24,6 +25,9 @@ def construct(
         int, typer.Option(help="Examples before the query; in a sequence tokens, in chains of thought chains.")
     ] = 20,
     loops: Annotated[int, typer.Option(help="Loops, or layers if every layer has its own weights.")] = 20,
+    picture: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Also a page that shows it loop by loop, with 2 dimensions.")
+    ] = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -50,6 +54,8 @@ def construct(
         where = {"name": name, "constructed": name, "points": examples + 1}
         run = save_model(out, construction.model, construction.task, **where)
         notes = [f"Next: looped evaluate {run.path} --points {examples + 1}"]
+    if picture is not None:
+        notes.append(f"{write_picture(picture, name=name, examples=examples, loops=loops)}: open it in a browser.")
     answers = construction.answers()
     errors = construction.errors(answers).tolist()
     both = (answers, construction.expected)

@@ -8,8 +8,8 @@ from rich.table import Table
 from looped.cli.chosen_run import open_run
 from looped.cli.options import Best, Code, Device, Json, Points, Prompts, Quiet, RunName
 from looped.cli.output import interval_at, number, show
-from looped.evaluation.diagnose import Diagnosis
 from looped.evaluation.diagnose import diagnose as diagnose_model
+from looped.evaluation.diagnosis import Diagnosis
 from looped.report.stability import diagnosis_figure
 
 
@@ -26,11 +26,11 @@ def diagnose(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Is the model stable past its trained loops, and if not, why? A verdict in plain language.
+    """What do the loops do: has the model learned, do they help, does it settle, cycle, drift or diverge?
 
-    Measures error and state change loop by loop, whether the last state attracts or repels (the spectral radius of the
-    step's Jacobian), and whether random starts end at the same predictions. Saved as diagnose.json and diagnose.png in
-    the run folder.
+    A verdict in plain language from paired differences over prompts, with the share of the prompts that each word holds
+    for. Says too whether settled states attract (the spectral radius of the step's Jacobian), and whether random starts
+    end there. Saved as diagnose.json and diagnose.png in the run folder.
 
     Example: `looped diagnose runs/yang24.linear-1a2b3c4d5e --loops 200`
     """

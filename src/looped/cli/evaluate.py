@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -29,10 +30,8 @@ def evaluate(
     task: Annotated[str | None, typer.Option(metavar="RECIPE", help="Judge on the task of this recipe.")] = None,
     set_: options.Set = None,
     scale: Annotated[str | None, typer.Option(help="Scale of that recipe.")] = None,
-    shift: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SHIFT", help="Shift the task: skewed, noisy, scaled-x:factor=2; `looped list shifts`."),
-    ] = None,
+    shift: options.Shifts = None,
+    baseline: options.OwnBaselines = None,
     points: options.Points = None,
     loops: Annotated[int | None, typer.Option(help="Loops of the curve by examples; default as trained.")] = None,
     max_loops: Annotated[int | None, typer.Option(help="Last loop of the curve by loops; default 4x trained.")] = None,
@@ -58,15 +57,16 @@ def evaluate(
 
     Example: `looped evaluate runs/yang24.linear-1a2b3c4d5e --set task.noise=1 --max-loops 200`
     """
-    if all_baselines and no_baselines:
-        raise ValueError("got `--all-baselines` and `--no-baselines`. Leave one of the two out.")
+    if no_baselines and (all_baselines or baseline):
+        other = "--all-baselines" if all_baselines else "--baseline"
+        raise ValueError(f"got `{other}` and `--no-baselines`. Leave one of the two out.")
     chosen = open_run(run, points=points, best=best, code=code)
     if scale is not None and task is None:
         raise ValueError(
             f"`--scale` is that of the recipe in `--task`; got `{scale}` without one. Add `--task`, or leave it out."
         )
     judged = find_setup(task, scale).task if task else chosen.run.setup.task
-    judged = _changed(judged, set_ or [], shift or [], options.load_user_code(code))
+    judged = changed_task(judged, set_ or [], shift or [], options.load_user_code(code))
     model = chosen.model(device)
     slow = slow_baselines_for(judged, at=spread(chosen.points), workers=os.cpu_count() or 1) if all_baselines else {}
     if slow and isinstance(judged, Shifted) and any(shift.stage == 1 for shift in judged.shifts):
@@ -79,12 +79,15 @@ def evaluate(
         if slow:
             answers = {title: cached(title, baseline, progress=report) for title, baseline in slow.items()}
             baselines = {**baselines_for(judged), **answers}
+        if baseline:
+            baselines = {**(baselines or baselines_for(judged)), **options.own_baselines(baseline)}
         sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_loops": max_loops, "prompts": prompts}
         result = evaluate_model(model, judged, seed=seed, baselines=baselines, **sizes)
     recipe = [f"{task} {scale}" if scale else task] if task else []
     changes = [*recipe, *(set_ or []), *(shift or [])] or ["as trained"]
     changes += _unusual(result, chosen, max_loops=max_loops, seed=seed)
     changes += ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
+    changes += [f"baseline {name}" for name in options.own_baselines(baseline)]
     title = ", ".join(changes) if name is None else name
     saved = None if chosen.run.kept else save_evaluation(chosen.run, title, result)
     data = {"run": run, "name": title, "saved": saved and str(saved), **asdict(result)}
@@ -92,7 +95,7 @@ def evaluate(
     show(data, table(result, title), notes=[next_step if saved else NOT_SAVED], json=json, quiet=quiet)
 
 
-def _changed(task: Task, settings: list[str], shifts: list[str], code: dict[str, Any]) -> Task:
+def changed_task(task: Task, settings: list[str], shifts: list[str], code: dict[str, Any]) -> Task:
     """The task with the fields and shifts that were asked for."""
     stray = [setting for setting in settings if not setting.startswith("task.")]
     if stray:
@@ -105,7 +108,15 @@ def _changed(task: Task, settings: list[str], shifts: list[str], code: dict[str,
 
 
 def read_shift(text: str) -> Shift:
-    """A shift as typed: its name or an unambiguous beginning of it, and fields, as in `scaled-x:factor=2`."""
+    """A shift as typed: its name or an unambiguous beginning of it, and fields, as in `scaled-x:factor=2`.
+
+    One of the user's own is `my_file.py:MyShift`, with fields behind another colon.
+    """
+    if own := re.match(r"\s*(.+?\.py:\w+):?(.*)", text):
+        kind = options.own_thing(own[1], type, "a shift")
+        if not issubclass(kind, Shift):
+            raise ValueError(f"a shift of your own is a subclass of `Shift`; got `{own[1]}`.")
+        return override(kind(), [field for field in own[2].split(",") if field.strip()])
     known = shifts_by_name()
     name, _, fields = text.strip().partition(":")
     matches = [name] if name in known else [full for full in known if name and full.startswith(name)]

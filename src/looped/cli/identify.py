@@ -1,14 +1,16 @@
 """`looped identify`."""
 
+from types import FunctionType
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from looped.cli.chosen_run import open_run
-from looped.cli.options import Best, Code, Device, Json, Points, PromptSeed, Quiet, RunName
+from looped.cli.options import Best, Code, Device, Json, Points, PromptSeed, Quiet, RunName, own_thing
 from looped.cli.output import number, show
-from looped.evaluation.identify import NEAR, Identification
+from looped.evaluation.algorithms import ALGORITHMS, Algorithm
+from looped.evaluation.identify import NAMED, NEAR, NONE, Identification
 from looped.evaluation.identify import identify as identify_model
 
 
@@ -19,6 +21,10 @@ def identify(
     max_steps: Annotated[int | None, typer.Option(help="Try 1 to N steps; default up to 8, and near the loop.")] = None,
     prompts: Annotated[int, typer.Option(help="How many fresh prompts: half to fit, half to judge.")] = 256,
     seed: PromptSeed = 0,
+    algorithm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE.py:NAME", help="Try your own too: an `Algorithm`, or (prompt, steps) -> answers."),
+    ] = None,
     best: Best = False,
     code: Code = None,
     device: Device = "cpu",
@@ -34,19 +40,21 @@ def identify(
     """
     chosen = open_run(run, points=points, best=best, code=code)
     sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_steps": max_steps, "prompts": prompts}
-    identification = identify_model(chosen.model(device), chosen.run.setup.task, seed=seed, **sizes)
+    mine = [own_thing(name, (Algorithm, FunctionType), "an algorithm") for name in algorithm or []]
+    known = (*ALGORITHMS, *(thing if isinstance(thing, Algorithm) else Algorithm.of(thing) for thing in mine))
+    identification = identify_model(chosen.model(device), chosen.run.setup.task, seed=seed, algorithms=known, **sizes)
     data, saved = chosen.save_findings("identify", identification)
     show(data, table(identification), notes=[saved], json=json, quiet=quiet)
 
 
 def table(identification: Identification) -> Table:
-    """One line a loop: the nearest algorithm with its parameters, its distance, and the runner-up."""
+    """One line a loop: the nearest algorithm with its parameters, its distance, and the next nearest."""
     loops = identification.loops
     title = (
         f"{identification.prompts} prompts of {identification.examples} examples, {identification.level:.0%} intervals"
     )
     rows = Table(title=title, box=None, padding=(0, 2, 0, 0))
-    for column in ("loop", "algorithm", "steps", "parameters", "distance", "interval", "runner-up"):
+    for column in ("loop", "algorithm", "steps", "parameters", "distance", "interval", "next nearest"):
         right = column in ("loop", "steps", "distance")
         rows.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=column == "algorithm")
     for loop in loops:
@@ -54,18 +62,20 @@ def table(identification: Identification) -> Table:
         if best is None:
             rows.add_row(str(loop.loop), "answers 0, or nothing finite", "", "", "", "", "")
             continue
-        second = next((match for match in loop.others if match.algorithm != best.algorithm), None)
+        nearest = loop.others if loop.name == NONE else [match for match in loop.others if match.algorithm != loop.name]
+        named = loop.name != NONE
         rows.add_row(
             str(loop.loop),
-            best.algorithm,
-            str(best.steps or ""),
-            ", ".join(f"{name} {number(value)}" for name, value in best.parameters.items()),
+            loop.name,
+            str(best.steps or "") if named else "",
+            ", ".join(f"{name} {number(value)}" for name, value in best.parameters.items()) if named else "",
             number(best.distance),
             f"{number(best.low)} .. {number(best.high)}",
-            "" if second is None else f"{second.algorithm} {number(second.distance)}",
+            f"{nearest[0].algorithm} {number(nearest[0].distance)}" if nearest else "",
         )
     first, last = loops[0].searched, loops[-1].searched
     near = "" if first == last else f", and from {NEAR} below the loop's number up to it"
     steps = f"steps searched: {first[0]} to {first[-1]}{near}"
-    rows.caption = f"distance: 0 is the same function, 1 as far as answering 0\n{steps}"
+    scale = f"distance: 0 is the same function, 1 as far as answering 0; above {NAMED:g} no algorithm is named"
+    rows.caption = f"{scale}\n{steps}"
     return rows

@@ -3,6 +3,7 @@
 import os
 import shlex
 from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any
 
 import torch
@@ -31,6 +32,34 @@ RunFolder = Annotated[str, typer.Option("--out", metavar="DIR", help="The run fo
 Points = Annotated[int | None, typer.Option(help="Pairs in a prompt; default as trained.")]
 Prompts = Annotated[int, typer.Option(help="How many fresh prompts to use.")]
 PromptSeed = Annotated[int, typer.Option(help="Seed of the prompts.")]
+
+
+Shifts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shift",
+        metavar="SHIFT",
+        help="Shift the task: skewed, scaled-x:factor=2, my_file.py:MyShift; `looped list shifts`.",
+    ),
+]
+OwnBaselines = Annotated[
+    list[str] | None,
+    typer.Option("--baseline", metavar="FILE.py:FUNCTION", help="Your own baseline: prompt -> predictions at every x."),
+]
+
+
+def own_thing(name: str, kind: type | tuple[type, ...], what: str) -> Any:
+    """What `my_file.py:name` names, if it is of that kind; `what` says for people what it should be."""
+    path, _, attribute = name.rpartition(":")
+    thing = getattr(load_code(path), attribute, None) if path.endswith(".py") else None
+    if not isinstance(thing, kind):
+        raise ValueError(f"{what} of your own reads `my_file.py:NAME`; got `{name}`, which is none.")
+    return thing
+
+
+def own_baselines(names: list[str] | None) -> dict[str, Any]:
+    """The user's baselines by the names of their functions."""
+    return {name.rpartition(":")[2]: own_thing(name, FunctionType, "a baseline") for name in names or []}
 
 
 def pick_device(name: str) -> torch.device:

@@ -13,9 +13,13 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from looped.cli.options import Code, Device, Json, Out, Quiet, Recipe, RecipeScale, load_user_code, pick_device
-from looped.cli.output import messages, number, show
+from looped.cli.options import Code, Device, Json, Out, Quiet, Recipe, RecipeScale, Set, load_user_code, pick_device
+from looped.cli.output import interval, messages, number, show
+from looped.config import override
 from looped.recipes import experiment as find_experiment
+from looped.report.drawing import save_figure
+from looped.report.sweep_figure import sweep_figure
+from looped.sweep_results import SweepResults, evaluate_sweep, save_results
 from looped.training.executors import Executor, Tell
 from looped.training.stopping import Interrupted
 from looped.training.sweep import Row, has_parquet, save_sweep, save_tables, sweep_folder, table, write_table
@@ -49,6 +53,8 @@ def sweep(
     gpus: Annotated[float, typer.Option(help="With ray: GPUs to reserve for a run.")] = 0.0,
     address: Annotated[str | None, typer.Option(help="With ray: auto, or HOST:PORT; default a new one here.")] = None,
     retries: Annotated[int, typer.Option(help="How often a point whose worker was lost is tried again.")] = 3,
+    set_: Set = None,
+    prompts: Annotated[int, typer.Option(help="Judge finished points on this many held-out prompts; 0: do not.")] = 256,
     list_: Annotated[bool, typer.Option("--list", help="Only show the status of every point.")] = False,
     table_: Annotated[
         str | None, typer.Option("--table", metavar="FILE", help="Write the table there too: .parquet, .csv, .json.")
@@ -62,7 +68,9 @@ def sweep(
     """Train a grid or a list of points, one run each; finished ones are never repeated.
 
     The same command resumes a sweep that was stopped or killed. Fields that vary together are one axis:
-    `model.loops,train.window=[4,2],[8,4]`. The table is written to OUT/sweeps; `looped report OUT` shows it.
+    `model.loops,train.window=[4,2],[8,4]`. At the end finished points are judged on the same held-out prompts: errors
+    with their range over seeds, paired differences to the best point, and a plot. All is written to OUT/sweeps;
+    `looped report OUT` shows it.
 
     Example: `looped sweep yang24.linear model.loops=4,8 train.window=2,4 --seeds 3 --scale smoke`
     """
@@ -72,8 +80,18 @@ def sweep(
     name = recipe or data.get("recipe")
     if name is None:
         raise ValueError("say what to sweep: a recipe (`looped list` shows them), or `--file FILE` that names one.")
+    if prompts < 0 or prompts == 1:
+        raise ValueError(f"`--prompts` must be at least 2, for an interval, or 0; got {prompts}.")
     base = find_experiment(name, scale or data.get("scale"))
     grid = {**data.get("grid", {}), **read_axes(fields or [])}  # where both set a field, the command line wins
+    swept = {
+        part.strip()
+        for axis in [*grid, *(key for point in data.get("points", []) for key in point)]
+        for part in axis.split(",")
+    }
+    if twice := [setting for setting in set_ or [] if setting.partition("=")[0].strip() in swept]:
+        raise ValueError(f"`--set {twice[0]}` is swept as well. Leave one of the two out.")
+    base = override(base, set_ or [], load_user_code(code))
     numbers = _seeds(data.get("seeds") if seeds is None else seeds, seed, base.train.seed)
     choice = {"field_sets": data.get("points", [{}]), "seeds": numbers, "skip_invalid": skip_invalid}
     asked = trials(base, grid, out=out, code=load_user_code(code), **choice)
@@ -101,9 +119,13 @@ def sweep(
             _write(folder, table(asked), table_)
         raise
     rows = table(asked, stands)
+    results = evaluate_sweep(asked, stands, prompts=prompts, device=place) if prompts else None
     files = _write(folder, rows, table_)
+    if results is not None:
+        files += [save_results(folder, results), save_figure(sweep_figure(results), folder / "errors.png")]
     next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {folder}"
-    show(rows, _picture(asked, stands, len(asked)), notes=[next_step], json=json, quiet=quiet)
+    pictures = [_picture(asked, stands, len(asked)), *([] if results is None else [points_table(results)])]
+    show(rows, *pictures, notes=[next_step], json=json, quiet=quiet)
     if troubles := [row for row in rows if row["status"] != "finished"]:
         first = "{path}, {status}: {message}".format(**troubles[0])
         raise Interrupted(f"{len(troubles)} of {len(rows)} points did not finish; the first is {first}")
@@ -175,6 +197,24 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
         values = [escape(str(point.fields.get(name, ""))) for name in varied]
         steps = [] if done else [f"{step}/{point.steps}"]
         rows.add_row(point.path.name.rpartition("-")[2], *values, status, *steps, *numbers)
+    return rows
+
+
+def points_table(results: SweepResults) -> Table:
+    """Every point's error on held-out prompts, with all its seeds, and how it compares with the best."""
+    title = f"{results.prompts} held-out prompts; intervals: range over seeds, or of one seed 90% over prompts"
+    rows = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in _headers(results.varied):
+        rows.add_column(escape(name), overflow="fold")
+    for name in ("seeds", "error", "4x the loops", "above the best", "verdict"):
+        rows.add_column(name, overflow="fold")
+    for point in results.points:
+        values = [escape(str(point.fields.get(name, ""))) for name in results.varied]
+        numbers = [
+            "" if part is None else interval(part.mean, part.low, part.high)
+            for part in (point.error, point.late, point.difference)
+        ]
+        rows.add_row(*values, str(len(point.seeds)), *numbers, point.verdict)
     return rows
 
 

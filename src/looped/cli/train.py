@@ -32,7 +32,9 @@ def train(
     set_: options.Set = None,
     seed: Annotated[int | None, typer.Option(help="Short for --set train.seed=...")] = None,
     seeds: Annotated[int | None, typer.Option(help="Train this many seeds, from --seed up, as one batch.")] = None,
-    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume this run folder instead.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Resume this run, or with --set train.steps=N extend it.")
+    ] = None,
     start: Annotated[
         str | None, typer.Option(metavar="RUN", help="Start from this run's or kept model's weights.")
     ] = None,
@@ -57,9 +59,9 @@ def train(
     if (recipe is None) == (resume is None):
         raise ValueError("say what to train: a recipe (`looped list` shows them), or `--resume RUN`.")
     if resume is not None:
-        if any(option is not None for option in (scale, set_, seed, seeds, start)):
-            raise ValueError("a resumed run keeps its config; leave --scale, --set, --seed, --seeds, --start out.")
-        resumed = Run.open(resume, options.load_user_code(code))
+        if any(option is not None for option in (scale, seed, seeds, start)):
+            raise ValueError("a resumed run keeps its config; leave --scale, --seed, --seeds, --start out.")
+        resumed = _extended(Run.open(resume, options.load_user_code(code)), set_ or [])
         refuse_training(resumed.path)
         experiment, folder = resumed.experiment, resumed.path
     else:
@@ -92,6 +94,16 @@ def train(
     next_step = f"Next: looped evaluate {runs[0].path}{options.code_options(files)}"
     data = summaries if seeds is not None else summaries[0]
     show(data, *map(_summary_line, summaries), notes=[next_step], json=json, quiet=quiet)
+
+
+def _extended(run: Run, settings: list[str]) -> Run:
+    """The run, or where `train.steps` is set, the one that goes on from its end."""
+    if not settings:
+        return run
+    asked = override(run.experiment, settings)
+    if replace(asked, train=replace(asked.train, steps=run.experiment.train.steps)) != run.experiment:
+        raise ValueError(f"a resumed run keeps its config but for train.steps; got {' '.join(settings)}.")
+    return run.extend(asked.train.steps)
 
 
 def train_with_bar(
@@ -161,7 +173,9 @@ def import_file(
     out: options.RunFolder,
     heads: Annotated[int, typer.Option(help="Attention heads; the file does not say.")],
     loops: Annotated[int | None, typer.Option(help="Loops; a one-layer yang24 file gets 20, others none.")] = None,
-    inject: Annotated[Literal["add", "none"] | None, typer.Option(help="How loops read the prompt.")] = None,
+    inject: Annotated[
+        Literal["add", "multiply", "none"] | None, typer.Option(help="How loops read the prompt.")
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:

@@ -1,5 +1,6 @@
 """The algorithms a model is compared with: answers and their gradients at the query, as functions of few parameters."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +37,31 @@ class Algorithm:
     """(prompt, steps, logarithms of the parameters) -> answers."""
     iterates: bool = True
     """Whether it has a step count."""
+
+    @classmethod
+    def of(cls, predict: Callable[..., Tensor]) -> "Algorithm":
+        """An algorithm without parameters from `predict(prompt, steps)`, or `predict(prompt)`: answers to the query.
+
+        They must be differentiable along the query, `prompt.xs[:, -1]`.
+        """
+        iterates = len(inspect.signature(predict).parameters) > 1
+
+        def answers(prompt: Prompt, steps: int, values: Tensor) -> Answers:
+            query = prompt.xs[:, -1].detach().requires_grad_()
+            shown = Prompt(torch.cat([prompt.xs[:, :-1], query[:, None]], 1), prompt.ys)
+            with torch.enable_grad():
+                predictions = predict(shown, steps) if iterates else predict(shown)
+                (slope,) = torch.autograd.grad(predictions.sum(), query)
+            return Answers(predictions.detach(), slope)
+
+        name = predict.__name__.replace("_", " ")
+        return cls(
+            name=name,
+            parameters=(),
+            starts=lambda prompt: prompt.xs.new_zeros(1, 0),
+            answers=answers,
+            iterates=iterates,
+        )
 
 
 def preconditioned_answers(prompt: Prompt, steps: int, matrix: Float[Tensor, "d d"]) -> Answers:

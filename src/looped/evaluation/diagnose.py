@@ -1,85 +1,62 @@
-"""Is a looped model stable past its trained loops, and if not, why?
+"""What do the loops of a model do: has it learned, do they help, and where do they end?
 
-The same prompts show the error and the change of the state loop by loop, the spectral radius of the step's Jacobian
-where the state ends, and whether random starts end at the same predictions.
+The same prompts show the error and the state loop by loop. Everything that is said about an error rests on paired
+differences over these prompts; everything about a state is said of a share of them. The words are in `verdicts`.
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.evaluation.curves import Curve, Findings
+from looped.evaluation.bootstrap import bootstrap
+from looped.evaluation.curves import Curve
+from looped.evaluation.diagnosis import (
+    BEHAVIOURS,
+    GROWN,
+    MOST_PERIOD,
+    ROUNDING,
+    SAME,
+    SETTLED,
+    WORSE,
+    Diagnosis,
+    Estimate,
+    Spread,
+)
 from looped.evaluation.errors import over_tokens, weight_of
+from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights
 from looped.evaluation.radius import normal_like, spectral_radius
-from looped.functional.streams import stream
+from looped.evaluation.verdicts import kind, verdict
+from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
-from looped.models.kernel_transformer import KernelTransformerConfig
-from looped.models.loop import Context, State, leaves, tree_map
+from looped.models.loop import Context, State, leaves, rows, tree_map
 from looped.prompt import AnyPrompt, Prompt
 from looped.tasks.task import Task
 
-WORSE = 2.0
-"""The error counts as worse than the best one from this factor on, intervals apart..."""
-ROUNDING = 1e-6
-"""... and only if it is larger by more than this, in units of predicting zero: below that it is rounding."""
-SETTLED = 1e-3
-"""A state has settled when a loop moves it by less than this fraction of its length."""
-SAME = 1e-2
-"""Predictions are the same when they differ by less than this fraction of their size."""
 
+class _Ran(NamedTuple):
+    """What the loops left behind, prompt by prompt."""
 
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """How a number is distributed over prompts."""
-
-    median: float
-    """The median."""
-    low: float
-    """The 5% quantile."""
-    high: float
-    """The 95% quantile."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Diagnosis(Findings):
-    """How a model behaves when it is looped far beyond its trained loops."""
-
-    trained_loops: int
-    """The loops the model was trained with."""
-    loops: int
-    """The loops it was run for."""
-    error: Curve
-    """Error by loop, at the last pair, or over all scored tokens of a sequence."""
-    change: Curve
-    """|state - previous| / |state| by loop."""
-    best_loop: int
-    """The loop of the smallest mean error."""
-    diverges_at: int | None
-    """The first loop from which the error's interval stays above `WORSE` times the best one's; None: there is none."""
-    overflows_at: int | None
-    """The first loop after which some state, or its error, is not finite."""
-    settled: float
-    """Share of the prompts whose state the last loop moved by less than `SETTLED`."""
-    radius: Spread | None = None
-    """Spectral radius of the step's Jacobian at the last state; None where that is not finite."""
-    repelled: float | None = None
-    """Share of the prompts whose radius is above 1: a disturbance of their last state grows."""
-    starts: int = 0
-    """How many random starts were tried; 0 where the prompt enters by the first state alone."""
-    apart: float | None = None
-    """Root mean square distance of predictions from random starts to the usual ones, over their size, if finite."""
-    same: float | None = None
-    """Share of the prompts whose predictions from every random start are within `SAME` of the usual ones."""
-    verdict: str = ""
-    """The diagnosis in words."""
+    state: State
+    errors: Float[Tensor, "batch loops"]
+    changes: Float[Tensor, "batch loops"]
+    answers: dict[int, Tensor]
+    """After one loop, and after the trained loops."""
+    behaviour: list[str]
+    """What each prompt's state does in the end: one of `BEHAVIOURS`."""
+    periods: list[int]
+    """The loops of each prompt's cycle; 0 where it does not cycle."""
+    overflow: int | None
+    """The first loop after which something is not finite."""
 
 
 @torch.no_grad()
+@seeded(0, "evaluation")
 def diagnose(
     model: LoopedModel,
     task: Task,
@@ -91,189 +68,227 @@ def diagnose(
     seed: int = 0,
     level: float = 0.9,
 ) -> Diagnosis:
-    """Run a model for `loops` loops (default: four times the trained ones) and say whether it is stable.
+    """Run a model for `loops` loops (default: four times the trained ones) and say what they do.
 
-    Random starts are normal, as large as the last state. They are informative only where every loop reads the prompt:
-    without injection another start is another prompt.
+    A model whose loops share no weights is run for its trained loops alone. Random starts are normal, as large as the
+    last state. They are informative only where every loop reads the prompt: else another start is another prompt.
     """
     trained = model.config.loops
-    _check(model, prompts, starts)
-    loops = 4 * trained if loops is None else loops
-    if loops <= trained:
-        raise ValueError(f"`loops` must be above the trained loops={trained}, to see past them; got {loops}.")
+    if prompts < 2:
+        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    if starts < 1:
+        raise ValueError(f"`starts` must be at least 1; got {starts}.")
     weight = weight_of(model)
     # on the CPU, as `evaluate` draws them; the random starts on the model's device
-    prompt = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
-    prompt = prompt.to(weight.device).to(weight.dtype)
-    generator = torch.Generator(weight.device).manual_seed(stream(seed, "starts"))
-    prompt.check_finite()
-    context = model.embed(prompt)
-    state, errors, changes, overflow = _run_loops(model, task, prompt, context, loops)
-    error, change = (
-        Curve.over_prompts(label, range(1, loops + 1), values, level=level, seed=seed)
-        for label, values in (("error", errors), ("state change", changes))
+    prompt, other = (
+        task.sample(batch=batch, n=points, generator=torch.Generator().manual_seed(number))
+        .to(weight.device)
+        .to(weight.dtype)
+        for batch, number in ((prompts, seed), (2, stream(seed, "other prompts") % 2**32))
     )
+    prompt.check_finite()
+    few = prompt.rows(slice(2))
+    repeats = repeats_weights(model, few, seed=seed)
+    if repeats and loops is not None and loops <= trained:
+        raise ValueError(f"`loops` must be above the trained loops={trained}, to see past them; got {loops}.")
+    if not repeats and loops not in (None, trained):
+        raise ValueError(
+            f"loops of this model share no weights, so there are none past the trained {trained}; got `loops`={loops}. "
+            "Leave it out."
+        )
+    loops = (loops or 4 * trained) if repeats else trained
+    with seeded(seed, "model"):
+        context = model.embed(prompt)
+        ran = _run_loops(model, task, prompt, context, loops, repeats=repeats)
+    injects = ran.overflow in (None, *range(trained + 1, loops + 1)) and loops_read_prompt(model, few, other, seed=seed)
+    settles = torch.tensor([word == "settles" for word in ran.behaviour], dtype=torch.bool)
     fixed_point: dict[str, Any] = {}
-    if overflow is None:
-        radii = spectral_radius(model, state, context, t=loops, generator=generator).double().cpu()
-        if bool(radii.isfinite().all()):
-            low, median, high = radii.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
-            fixed_point["radius"] = Spread(median=median, low=low, high=high)
-            fixed_point["repelled"] = float((radii > 1).double().mean())
-        if model.config.injects:
-            distances = _start_distances(model, state, context, loops, starts, generator)
-            apart = float(distances.square().mean().sqrt())
-            same = float((distances.amax(0) < SAME).double().mean())
-            fixed_point |= {"starts": starts, "apart": apart if math.isfinite(apart) else None, "same": same}
+    if repeats and bool(settles.any()):
+        chosen = settles.to(weight.device)
+        ends = rows(ran.state, chosen), rows(context, chosen)
+        generator = torch.Generator(weight.device).manual_seed(stream(seed, "starts"))
+        with seeded(seed, "model"):
+            fixed_point = _fixed_point(model, *ends, loops, starts if injects else 0, generator)
+    zero, base = _zero_errors(task, prompt, ran.answers[trained]), best_of_others(ran.errors)
+    estimates = {
+        "gain": zero - ran.errors[:, trained - 1],
+        "help": ran.errors[:, 0] - ran.errors[:, trained - 1],
+        "rise": ran.errors[:, -1] - base,
+    }
+    periods = [period for period in ran.periods if period]
     diagnosis = Diagnosis(
         task=repr(task),
         prompts=prompts,
         level=level,
         trained_loops=trained,
         loops=loops,
-        error=error,
-        change=change,
-        best_loop=_best(error.mean),
-        diverges_at=diverging_loop(error),
-        overflows_at=overflow,
-        settled=float((changes[:, -1] < SETTLED).double().mean()),
+        looped=repeats,
+        injects=injects,
+        error=Curve.over_prompts("error", range(1, loops + 1), ran.errors, level=level, seed=seed),
+        change=Curve.over_prompts("state change", range(1, loops + 1), ran.changes, level=level, seed=seed),
+        zero=float(zero.mean()),
+        **{name: Estimate.of(values, level, seed) for name, values in estimates.items()},
+        between_prompts=between_prompts(ran.answers[trained]),
+        between_loops=relative_change(ran.answers[1], ran.answers[trained]),
+        best_loop=best_loop(ran.errors.mean(0).tolist()),
+        diverges_at=diverging_loop(ran.errors, level=level, seed=seed),
+        overflows_at=ran.overflow,
+        shares={
+            word: Estimate.share(torch.tensor([word == behaviour for behaviour in ran.behaviour]), level)
+            for word in BEHAVIOURS
+            if repeats
+        },
+        period=max(set(periods), key=periods.count) if periods else None,
         **fixed_point,
     )
+    diagnosis = replace(diagnosis, kind=kind(diagnosis))
     return replace(diagnosis, verdict=verdict(diagnosis))
 
 
-def diverging_loop(error: Curve) -> int | None:
+def diverging_loop(errors: Float[Tensor, "batch loops"], *, level: float = 0.9, seed: int = 0) -> int | None:
     """The first loop from which the error stays surely worse than its best: the rule of `diverges_at`.
 
-        low(t) > WORSE high(best) + ROUNDING,  best = the loop of the least mean
+        low of mean(e(t) - WORSE e(best)) > ROUNDING, paired over prompts
 
     An error that is not finite is worse than any other.
     """
-    best = error.x.index(_best(error.mean))
-    bound = WORSE * error.high[best] + ROUNDING
-    if not math.isfinite(bound):
-        return error.x[0]
-    fine = [best, *(at for at in range(best + 1, len(error.x)) if error.low[at] <= bound)]
-    return next(iter(error.x[fine[-1] + 1 :]), None)
+    excess = errors - WORSE * best_of_others(errors)[:, None]
+    surely = bootstrap(excess.nan_to_num(0.0, 0.0, 0.0), level=level, seed=seed).low > ROUNDING
+    worse = surely | ~excess.isfinite().all(0).cpu()
+    fine = [-1, *(at for at, is_worse in enumerate(worse.tolist()) if not is_worse)]
+    return fine[-1] + 2 if fine[-1] + 2 <= errors.shape[1] else None
 
 
-def verdict(diagnosis: Diagnosis) -> str:
-    """The diagnosis in a few sentences."""
-    last, best = diagnosis.error.mean[-1], diagnosis.error.at(diagnosis.best_loop)
-    past = f"after {diagnosis.loops} loops (trained with {diagnosis.trained_loops})"
-    if diagnosis.overflows_at == 1:
-        return "Unstable: the state or its error overflows in the first loop. Rescale the task's x and y, or retrain."
-    if diagnosis.overflows_at is not None:
-        return (
-            f"Unstable: the state or its error overflows at loop {diagnosis.overflows_at}. Before that the error was "
-            f"best at loop {diagnosis.best_loop} ({best:.3g}). {_advice(diagnosis)}"
-        )
-    parts = []
-    if diagnosis.diverges_at is not None:
-        parts.append(
-            f"Unstable: the error is best at loop {diagnosis.best_loop} ({best:.3g}), from loop "
-            f"{diagnosis.diverges_at} on it stays more than {WORSE:g} times that, and {past} it is {last:.3g}."
-        )
-    elif diagnosis.error.low[-1] > diagnosis.error.high[diagnosis.best_loop - 1] + ROUNDING:
-        parts.append(
-            f"Drifts: {past} the error is {last:.3g}, surely above its best ({best:.3g}, at loop "
-            f"{diagnosis.best_loop}), but not surely {WORSE:g} times that."
-        )
-    else:
-        parts.append(f"Stable: {past} the error is {last:.3g}; its best was {best:.3g}, at loop {diagnosis.best_loop}.")
-    still = f"{diagnosis.settled:.0%} of the prompts have settled (a loop moves their state by less than {SETTLED:.1%})"
-    parts.append(f"{still}." if diagnosis.settled >= 0.9 else f"The state keeps moving: {still}.")
-    radius, repelled = diagnosis.radius, diagnosis.repelled
-    if radius is not None and repelled is not None:
-        measured = f"spectral radius {radius.median:.4g}, {radius.low:.4g} to {radius.high:.4g} for most prompts"
-        if repelled >= 0.5:
-            parts.append(f"The last state repels ({measured}): a small disturbance grows, no fixed point holds it.")
-        elif diagnosis.diverges_at is not None:
-            parts.append(f"The last state attracts ({measured}): there is a fixed point, at the wrong answer.")
-        else:
-            parts.append(f"The last state attracts ({measured}): a small disturbance dies out.")
-        if 0 < repelled < 0.5:
-            parts.append(f"For {repelled:.0%} of the prompts it repels.")
-    parts.append(_starts_in_words(diagnosis))
-    if diagnosis.diverges_at is not None:
-        parts.append(_advice(diagnosis))
-    return " ".join(parts)
+def best_of_others(errors: Float[Tensor, "batch loops"]) -> Float[Tensor, " batch"]:
+    """Each prompt's error after the loop that is best for the other half of the prompts.
+
+    A best loop that is chosen on the prompts it is judged by looks better than it is.
+    """
+    half = len(errors) // 2
+    parts = (errors[:half], errors[half:])
+    best = [best_loop(part.mean(0).tolist()) - 1 for part in parts]
+    return torch.cat((parts[0][:, best[1]], parts[1][:, best[0]]))
 
 
-def _starts_in_words(diagnosis: Diagnosis) -> str:
-    if diagnosis.same is not None and diagnosis.apart is None:
-        return "Path dependent: from random starts the predictions overflow."
-    if diagnosis.same is None or diagnosis.apart is None:
-        return "The prompt enters by the first state alone, so random starts say nothing."
-    if diagnosis.same >= 0.9:
-        return f"Path independent: {diagnosis.same:.0%} of the prompts end at the same predictions from random starts."
-    return (
-        f"Path dependent: random starts end {diagnosis.apart:.2g} of a prediction's size away, and only "
-        f"{diagnosis.same:.0%} of the prompts where they usually do."
-    )
-
-
-def _advice(diagnosis: Diagnosis) -> str:
-    if diagnosis.starts == 0 and diagnosis.overflows_at is None:
-        return f"Run it for {diagnosis.best_loop} loops, or train it with the prompt injected in every loop."
-    return f"Run it for {diagnosis.best_loop} loops, or train it with more loops."
-
-
-def _check(model: LoopedModel, prompts: int, starts: int) -> None:
-    config = model.config
-    if config.loops == 1:
-        raise ValueError(
-            "this model has one loop: nothing is repeated and nothing can settle. Diagnose a looped model."
-        )
-    if isinstance(config, KernelTransformerConfig) and config.layers > 1:
-        raise ValueError(
-            f"this model has {config.layers} layers with weights of their own and loops only the last. "
-            "Diagnose a looped model (`layers=1`)."
-        )
-    if prompts < 2:
-        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
-    if starts < 1:
-        raise ValueError(f"`starts` must be at least 1; got {starts}.")
+def best_loop(means: Sequence[float]) -> int:
+    """The loop of the smallest error, counted from 1."""
+    return 1 + min(range(len(means)), key=lambda at: means[at] if math.isfinite(means[at]) else math.inf)
 
 
 def _run_loops(
-    model: LoopedModel, task: Task, prompt: AnyPrompt, context: Context, loops: int
-) -> tuple[State, Float[Tensor, "batch loops"], Float[Tensor, "batch loops"], int | None]:
-    """The last state, every loop's error and state change, and the first loop after which one of them is not finite."""
+    model: LoopedModel, task: Task, prompt: AnyPrompt, context: Context, loops: int, *, repeats: bool
+) -> _Ran:
+    """Every loop's errors and state changes, the last state, and what each prompt's state does there."""
+    trained, span = model.config.loops, min(MOST_PERIOD, loops // 2)
     state, errors, changes, overflow = model.start(context), [], [], None
+    answers: dict[int, Tensor] = {}
+    recent, marks = deque(maxlen=span + 1), {}
     for t in range(loops):
-        previous, state = state, model.step(state, context, t)
-        by_position = task.error(model.readout(state, context), prompt)  # type: ignore[arg-type]
+        # a copy, since a step may write into its state
+        previous, state = tree_map(torch.clone, state), model.step(state, context, t)
+        outputs = model.readout(state, context)
+        by_position = task.error(outputs, prompt)  # type: ignore[arg-type]
         single = isinstance(prompt, Prompt)
         errors.append(by_position[:, -1] if single else over_tokens(by_position, prompt.weights))
-        moved = [new - old for new, old in zip(leaves(state), leaves(previous), strict=True)]
-        size = _length(leaves(state))
-        changes.append(_length(moved) / size.clamp(min=torch.finfo(size.dtype).tiny))  # a state of zeros stays itself
+        changes.append(_distance(state, previous))
+        recent.append(state)
+        if t + 1 in (1, trained):
+            answers[t + 1] = outputs
+        if t + 1 in (trained, loops - max(1, loops // 4)):
+            marks[t + 1] = state
         watched = (*leaves(state), errors[-1], changes[-1])
         if overflow is None and not all(bool(tensor.isfinite().all()) for tensor in watched):
             overflow = t + 1
-    return state, torch.stack(errors, 1), torch.stack(changes, 1), overflow
+    by_loop, moved = torch.stack(errors, 1), torch.stack(changes, 1)
+    if not repeats:
+        return _Ran(state, by_loop, moved, answers, [], [], overflow)
+    finite = torch.stack([_by_prompt(leaf).isfinite().all(1) for leaf in leaves(state)]).all(0)
+    finite &= by_loop.isfinite().all(1) & moved.isfinite().all(1)
+    grown = _distance(state, marks[trained], over=marks[trained]) > GROWN
+    still = (moved[:, -1] < SETTLED) & (_distance(state, marks[loops - max(1, loops // 4)]) < SAME)
+    periods = _periods(list(recent), moved, span)
+    behaviour = []
+    for is_finite, has_grown, is_still, period in zip(
+        *map(Tensor.tolist, (finite, grown, still, periods)), strict=True
+    ):
+        behaviour.append(
+            "diverges"
+            if not is_finite or has_grown
+            else "settles"
+            if is_still
+            else "cycles"
+            if period
+            else "keeps moving"
+        )
+    cycles = [period if word == "cycles" else 0 for word, period in zip(behaviour, periods.tolist(), strict=True)]
+    return _Ran(state, by_loop, moved, answers, behaviour, cycles, overflow)
+
+
+def _periods(recent: Sequence[State], moved: Float[Tensor, "batch loops"], span: int) -> Tensor:
+    """After how many loops each prompt's state comes back, while its loops move it no less than before; else 0.
+
+    |state_t - state_{t-p}| < SETTLED |state_t|,  and a tenth of what one loop moves
+    """
+    periods = torch.zeros(len(moved), dtype=torch.long, device=moved.device)
+    lasting = moved[:, -span:].mean(1) > 0.9 * moved[:, -2 * span : -span].mean(1)
+    for period in range(span, 1, -1):
+        gap = _distance(recent[-1], recent[-1 - period])
+        periods[lasting & (gap < SETTLED) & (gap < 0.1 * moved[:, -1])] = period
+    return periods
+
+
+def _distance(state: State, other: State, *, over: State | None = None) -> Float[Tensor, " batch"]:
+    """|state - other| / |state|, prompt by prompt, or over the length of another state."""
+    parts = [new - old for new, old in zip(leaves(state), leaves(other), strict=True)]
+    size = _length(leaves(state if over is None else over))
+    return _length(parts) / size.clamp(min=torch.finfo(size.dtype).tiny)  # a state of zeros stays itself
+
+
+def _by_prompt(leaf: Tensor) -> Tensor:
+    return leaf.flatten(1) if leaf.ndim > 1 else leaf[:, None]
 
 
 def _length(parts: Sequence[Tensor]) -> Float[Tensor, " batch"]:
-    return torch.stack([part.flatten(1).square().sum(1) for part in parts]).sum(0).sqrt()
+    return torch.stack([_by_prompt(part).square().sum(1) for part in parts]).sum(0).sqrt()
+
+
+def _fixed_point(
+    model: LoopedModel, state: State, context: Context, loops: int, starts: int, generator: torch.Generator
+) -> dict[str, Any]:
+    """Whether settled states attract, and whether random starts end there too."""
+    fields: dict[str, Any] = {}
+    radii = spectral_radius(model, state, context, t=loops, generator=generator).double().cpu()
+    if bool(radii.isfinite().all()):
+        low, median, high = radii.quantile(torch.tensor([0.05, 0.5, 0.95], dtype=torch.float64)).tolist()
+        fields |= {
+            "radius": Spread(median=median, low=low, high=high),
+            "repelled": float((radii > 1 + SETTLED).double().mean()),
+        }
+    if starts:
+        distances = _start_distances(model, state, context, loops, starts, generator)
+        apart = float(distances.square().mean().sqrt())
+        same = float((distances.amax(0) < SAME).double().mean())
+        fields |= {"starts": starts, "apart": apart if math.isfinite(apart) else None, "same": same}
+    return fields
 
 
 def _start_distances(
     model: LoopedModel, state: State, context: Context, loops: int, starts: int, generator: torch.Generator
 ) -> Float[Tensor, "starts batch"]:
     """The distance of predictions from random starts to the usual ones, over the size of the latter."""
-    usual = model.readout(state, context).flatten(1)
+    usual = _by_prompt(model.readout(state, context))
     size = usual.square().mean().sqrt().clamp(min=torch.finfo(usual.dtype).tiny)
     distances = []
     for _ in range(starts):
         other = tree_map(lambda leaf: normal_like(leaf, generator) * leaf.square().mean().sqrt(), state)
         for t in range(loops):
             other = model.step(other, context, t)
-        apart = model.readout(other, context).flatten(1) - usual
+        apart = _by_prompt(model.readout(other, context)) - usual
         distances.append(apart.square().mean(1).sqrt() / size)
     return torch.stack(distances)
 
 
-def _best(means: Sequence[float]) -> int:
-    return 1 + min(range(len(means)), key=lambda at: means[at] if math.isfinite(means[at]) else math.inf)
+def _zero_errors(task: Task, prompt: AnyPrompt, answers: Tensor) -> Float[Tensor, " batch"]:
+    """The error of predicting zero, where the model's is read."""
+    by_position = task.error(torch.zeros_like(answers), prompt)  # type: ignore[arg-type]
+    return by_position[:, -1] if isinstance(prompt, Prompt) else over_tokens(by_position, prompt.weights)

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.models.fusing import obstacle
 from looped.models.loop import check_loops, unroll
@@ -72,6 +73,7 @@ def draw_questions(task: Task, *, points: int, prompts: int, seed: int) -> Quest
 
 
 @torch.no_grad()
+@seeded(0, "evaluation")
 def errors_of(
     predict: Predictor, task: Task, questions: Questions, *, loops: int | None = None, max_loops: int | None = None
 ) -> Errors:

@@ -6,7 +6,7 @@ parameters, fitted on one half of the prompts; distances are measured on the oth
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -18,6 +18,8 @@ from torch.autograd.functional import jvp
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Findings
+from looped.evaluation.properties import reads_label
+from looped.functional.streams import seeded
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -25,6 +27,9 @@ from looped.tasks.task import Task
 
 SLACK, ROUNDING = 1.05, 1e-7
 """A simpler algorithm is preferred when its distance is at most `SLACK` times the least, plus `ROUNDING`."""
+NAMED = 0.3
+"""An algorithm further away than this is not the model's: the answer is `NONE`."""
+NONE = "none of these"
 FIRST, NEAR = 8, 4
 """By default loop t is compared with 1 to min(loops, `FIRST`) steps and with t - `NEAR` to t steps. The cost of trying
 all counts up to the loops would grow with their cube."""
@@ -62,6 +67,8 @@ class Loop:
     """The step counts that were tried."""
     best: Match | None
     """The simplest of the nearest algorithms; None where the model still answers 0."""
+    name: str
+    """The name of that algorithm; `NONE` if it is further than `NAMED` away, or the model answers 0."""
     others: list[Match]
     """The best step count of every algorithm, nearest first."""
 
@@ -84,6 +91,7 @@ class _Half(NamedTuple):
     sizes: tuple[float, float]
 
 
+@seeded(0, "evaluation")
 def identify(
     model: LoopedModel,
     task: Task,
@@ -94,12 +102,14 @@ def identify(
     prompts: int = 256,
     seed: int = 0,
     level: float = 0.9,
+    algorithms: Sequence[Algorithm] = ALGORITHMS,
 ) -> Identification:
     """Compare every loop up to `loops` with 1 to `max_steps` steps of every algorithm, in float64.
 
         distance^2 = (E (f - g)^2 / E f^2 + E |f' - g'|^2 / E |f'|^2) / 2,  f the model, g the algorithm, ' along x_q
 
-    Without `max_steps`, `FIRST` and `NEAR` say which step counts are tried.
+    Without `max_steps`, `FIRST` and `NEAR` say which step counts are tried. `algorithms` are tried simplest first;
+    your own are `(*ALGORITHMS, Algorithm.of(function))`.
     """
     loops = model.config.loops if loops is None else loops
     check_loops(loops)
@@ -113,10 +123,15 @@ def identify(
     drawn = task.sample(batch=prompts, n=points, generator=torch.Generator().manual_seed(seed))
     prompt = only_pairs(drawn, "identify").to(next(model.parameters()).device).to(torch.float64)
     prompt.check_finite()
+    by_loop, last = answers_of(model, prompt, loops), prompt.num_examples - 1
+    other = prompt.rows(torch.arange(prompts, device=prompt.xs.device).roll(1))
+    if reads_label(lambda shown: model(shown, loops=loops)[-1][:, -1:], prompt, other) == last:
+        raise ValueError("the answer to the query changes with the query's own label. `looped check` says more.")
     identified = []
-    for loop, answers in enumerate(answers_of(model, prompt, loops), 1):
+    for loop, answers in enumerate(by_loop, 1):
         try:
-            identified.append(_identify_loop(loop, prompt, answers, _searched(loop, loops, max_steps), level, seed))
+            searched = _searched(loop, loops, max_steps)
+            identified.append(_identify_loop(loop, prompt, answers, searched, algorithms, level, seed))
         except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
             raise ValueError(
                 "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme size. "
@@ -130,7 +145,7 @@ def answers_of(model: LoopedModel, prompt: Prompt, loops: int) -> list[Answers]:
     query = prompt.xs[:, -1].clone().requires_grad_()
     asked = Prompt(torch.cat([prompt.xs[:, :-1], query[:, None]], 1), prompt.ys)
     outputs = model(asked, loops=loops, keep=loops)
-    if outputs.shape[-1] not in (1, prompt.num_examples) or not model.config.hides_labels:
+    if outputs.shape[-1] not in (1, prompt.num_examples):
         raise ValueError("only models that predict the query's label can be identified; this one answers a vector.")
     answers = []
     for predictions in outputs[..., -1]:
@@ -146,14 +161,22 @@ def _searched(loop: int, loops: int, max_steps: int | None) -> list[int]:
     return sorted({*range(1, min(loops, FIRST) + 1), *range(max(1, loop - NEAR), loop + 1)})
 
 
-def _identify_loop(loop: int, prompt: Prompt, answers: Answers, searched: list[int], level: float, seed: int) -> Loop:
+def _identify_loop(
+    loop: int,
+    prompt: Prompt,
+    answers: Answers,
+    searched: list[int],
+    algorithms: Sequence[Algorithm],
+    level: float,
+    seed: int,
+) -> Loop:
     half = len(prompt.xs) // 2
     fit, judge = (_half(prompt, answers, part) for part in (slice(half), slice(half, None)))
     if min(*fit.sizes, *judge.sizes) == 0 or not all(map(math.isfinite, (*fit.sizes, *judge.sizes))):
-        return Loop(loop=loop, searched=searched, best=None, others=[])
+        return Loop(loop=loop, searched=searched, best=None, name=NONE, others=[])
     matches: list[Match] = []
     descents: list[Match] = []
-    for algorithm in ALGORITHMS:
+    for algorithm in algorithms:
         counts = searched if algorithm.iterates else [0]
         tried = [match for count in counts for match in _match(algorithm, count, fit, judge, level, seed)]
         matches += _simplest(tried)
@@ -162,7 +185,9 @@ def _identify_loop(loop: int, prompt: Prompt, answers: Answers, searched: list[i
     tried = [match for descent in descents for match in _preconditioned(descent, fit, judge, level, seed)]
     matches += _simplest(tried)
     nearest = sorted(matches, key=lambda match: match.distance)
-    return Loop(loop=loop, searched=searched, best=next(iter(_simplest(matches)), None), others=nearest)
+    best = next(iter(_simplest(matches)), None)
+    name = NONE if best is None or best.distance > NAMED else best.algorithm
+    return Loop(loop=loop, searched=searched, best=best, name=name, others=nearest)
 
 
 def _simplest(matches: list[Match]) -> list[Match]:
@@ -193,7 +218,8 @@ def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: fl
         gradients = (given.gradients - fit.answers.gradients) / fit.sizes[1] ** 0.5
         return torch.cat([predictions, gradients.flatten()])
 
-    best = levenberg(residuals, algorithm.starts(fit.prompt))
+    starts = algorithm.starts(fit.prompt)
+    best = levenberg(residuals, starts) if algorithm.parameters else starts[0]
     if best is None:
         return []
     given = algorithm.answers(judge.prompt, steps, best)

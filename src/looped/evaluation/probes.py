@@ -15,7 +15,8 @@ from torch import Tensor
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import weight_of
-from looped.functional.streams import stream
+from looped.evaluation.properties import reads_later
+from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
 from looped.tasks.task import Task
@@ -80,6 +81,7 @@ class Probes(Findings):
     """The same for probes trained on w = 1 alone, which know only the distribution of x; judged like the others."""
 
 
+@seeded(0, "evaluation")
 def probe(
     model: LoopedModel,
     task: Task,
@@ -114,12 +116,13 @@ def probe(
             raise ValueError(f"`{name}` must be at least 1; got {value}.")
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
-    if not model.causal:
+    weight = weight_of(model)
+    reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
+    first, second = (reader.sample(2, torch.Generator().manual_seed(stream(seed, part) % 2**32)) for part in "ab")
+    if reads_later(reader.states_by_pair, first.to(weight.device), second.to(weight.device)) is not None:
         raise ValueError(
             "only causal models can be probed: in this model the state of an early token knows later pairs."
         )
-    weight = weight_of(model)
-    reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
     # on the CPU, as `evaluate` draws them
     judged = reader.sample(prompts, torch.Generator().manual_seed(seed)).to(weight.device)
@@ -237,6 +240,11 @@ class _Reader:
             )
         ones = {**prompt.truth, "w": torch.ones_like(w)}
         return Prompt(prompt.xs, self.task.labels(prompt.xs, ones), truth=ones)
+
+    def states_by_pair(self, prompt: Prompt) -> Float[Tensor, "batch n numbers"]:
+        """All states of the two tokens of every pair."""
+        states, _ = self.read(prompt)
+        return states.permute(1, 2, 0, 3).unflatten(1, (-1, 2)).flatten(2)
 
     def read(self, prompt: Prompt) -> tuple[Tensor, list[Tensor]]:
         """States (loops, batch, tokens, width), and every target as (lengths, batch, out)."""

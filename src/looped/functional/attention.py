@@ -1,7 +1,9 @@
-"""Attention as a function of queries, keys and values; a kernel gives each key its weight."""
+"""Attention as a function of queries, keys and values; a kernel gives each key its weight; rotary positions."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import elu
 
 from looped.functional.kernels import Kernel, linear
 
@@ -30,3 +32,31 @@ def kernel_attention(
     paper. The paper's mask M = diag(I_n, 0) means that only the n examples are keys and values.
     """
     return kernel(keys, queries).mT @ values
+
+
+def feature_attention(
+    q: Float[Tensor, "*batch n r"], k: Float[Tensor, "*batch n r"], v: Float[Tensor, "*batch n v"], *, is_causal: bool
+) -> Float[Tensor, "*batch n v"]:
+    """Linear attention: means of values, weighted by inner products of positive features.
+
+        out_i = sum_j <phi(q_i), phi(k_j)> v_j / sum_j <phi(q_i), phi(k_j)>,  phi(x) = elu(x) + 1;  j <= i if causal
+
+    Ref: Katharopoulos et al. 2020. Their recurrence has linear cost; for our short prompts the table of products is
+    faster, and equals it.
+    """
+    scores = (elu(q) + 1) @ (elu(k) + 1).mT
+    scores = scores.tril() if is_causal else scores
+    return scores @ v / scores.sum(-1, keepdim=True)
+
+
+def rotate(x: Float[Tensor, "*batch n r"], *, base: float = 10_000.0) -> Float[Tensor, "*batch n r"]:
+    """Rotary positions: turn the pair (x_i, x_{i + r/2}) of token t by the angle t base^(-2i/r).
+
+    Inner products of turned vectors depend on the distance of their tokens alone. Ref: Su et al. 2021.
+    """
+    n, half = x.shape[-2], x.shape[-1] // 2
+    exponents = torch.arange(half, dtype=x.dtype, device=x.device) / half
+    angles = torch.arange(n, dtype=x.dtype, device=x.device)[:, None] * base**-exponents
+    left, right = x.chunk(2, -1)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat([left * cos - right * sin, left * sin + right * cos], -1)

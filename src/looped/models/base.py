@@ -10,7 +10,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from looped.models.loop import Context, ExitRule, Settled, State, check_loops, settle, unroll
+from looped.models.gradients import GradientRule
+from looped.models.loop import (
+    Context,
+    ExitRule,
+    Settled,
+    SettledTokens,
+    State,
+    check_loops,
+    settle,
+    settle_tokens,
+    unroll,
+)
 from looped.prompt import AnyPrompt, P, Prompt
 
 
@@ -62,8 +73,14 @@ class LoopedModel(nn.Module, ABC):
 
     steady: bool = True
     """Whether all loops are the same: `step` does not use t."""
+    draws: bool = False
+    """Whether `start` draws random numbers in training."""
+    costs: bool = False
+    """Whether `cost` adds to the training loss."""
     causal: bool = False
     """Whether the answer to every pair reads only the pairs before it, so that a prompt may be cut."""
+    left_to_adam: str = r"embed|position|token|words|read_?in|read_?out|(^|\.)(lm_)?head\."
+    """The matrices that the optimiser Muon leaves to Adam, as it leaves vectors: a pattern of their names."""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -85,17 +102,27 @@ class LoopedModel(nn.Module, ABC):
     def readout(self, state: State, context: Context) -> Tensor:
         """Predictions of +y at the scored positions."""
 
+    def cost(self, state: State) -> Tensor | None:
+        """What the last state of a prompt adds to its training loss; None: nothing."""
+        return None
+
     def forward(
-        self, prompt: AnyPrompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1
-    ) -> Float[Tensor, "kept *answers"]:
+        self, prompt: AnyPrompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1,
+        gradient: GradientRule | None = None,
+    ) -> Float[Tensor, "kept *answers"]:  # fmt: skip
         """Predictions after each of the last `keep` of `loops` loops, with gradient through the last `grad`.
 
-        An answer is (*models, batch, positions), with an axis of outputs behind where a position has several.
+        `gradient` is another rule in place of `grad`. An answer is (*models, batch, positions), with an axis of outputs
+        behind where a position has several.
         """
         context = self.embed(prompt)
         state = self.start(context)
-        loops = self.config.loops if loops is None else loops
-        return unroll(self.step, state, context, loops=loops, grad=grad, keep=keep, collect=self.readout)
+        windows = {"loops": self.config.loops if loops is None else loops, "keep": keep, "collect": self.readout}
+        if gradient is None:
+            return unroll(self.step, state, context, grad=grad, **windows)
+        if grad is not None:
+            raise ValueError(f"`grad` and `gradient` exclude each other; got {grad} and {gradient}. Leave one out.")
+        return torch.stack(gradient(self.step, state, context, batch_axes=len(prompt.places) - 1, **windows))
 
     @torch.no_grad()
     def predict(self, prompt: AnyPrompt, *, loops: int | None = None) -> Float[Tensor, "*answers"]:
@@ -110,6 +137,14 @@ class LoopedModel(nn.Module, ABC):
         """Predictions where `rule` lets each prompt leave the loop, after at most `max_loops`."""
         context = self.embed(self._checked(prompt))
         settled = settle(self.step, self.start(context), context, rule, max_loops=max_loops, collect=self.readout)
+        return settled._replace(predictions=_finite(settled.predictions))
+
+    @torch.no_grad()
+    def settle_tokens(self, prompt: AnyPrompt, rule: ExitRule, *, max_loops: int) -> SettledTokens:
+        """Predictions where `rule`, such as `TokenChange`, lets each token stay as it is, after at most `max_loops`."""
+        context = self.embed(self._checked(prompt))
+        state = self.start(context)
+        settled = settle_tokens(self.step, state, context, rule, max_loops=max_loops, collect=self.readout)
         return settled._replace(predictions=_finite(settled.predictions))
 
     @torch.no_grad()

@@ -74,14 +74,24 @@ class Attention(nn.Module):
         self.qkv = Linear(width, 3 * inner)
         self.proj = Linear(inner, width)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it."""
+    def forward(self, x: Tensor, num_keys: int | None = None) -> Tensor:
+        """Mix the tokens of (..., seq, width); with `causal`, a token reads itself and those before it.
+
+        With `num_keys`, every token reads that many tokens, the first ones.
+        """
         *lead, seq, _ = x.shape
-        q_bias, _, v_bias = self.qkv.bias.chunk(3, -1)
-        qkv = self.qkv(x, torch.cat([q_bias, torch.zeros_like(q_bias), v_bias], -1))
-        q, k, v = qkv.view(-1, seq, 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        q, k, v = self.project(x)
+        if num_keys is not None:
+            k, v = k[..., :num_keys, :], v[..., :num_keys, :]
         mixed = self.mix(q, k, v, is_causal=self.causal)
         return self.proj(mixed.transpose(1, 2).reshape(*lead, seq, -1))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, each (rows, heads, seq, head_width)."""
+        q_bias, _, v_bias = self.qkv.bias.chunk(3, -1)
+        qkv = self.qkv(x, torch.cat([q_bias, torch.zeros_like(q_bias), v_bias], -1))
+        q, k, v = qkv.view(-1, x.shape[-2], 3, self.heads, self.head_width).permute(2, 0, 3, 1, 4)
+        return q, k, v
 
 
 class MLP(nn.Module):
@@ -125,27 +135,34 @@ class Block(nn.Module):
         self.norm_2: nn.Module = LayerNorm(width) if norm else nn.Identity()
         self.mlp = MLP(width, hidden=hidden, activation=activation)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply to (..., seq, width)."""
-        x = x + self.drop(self.attention(self.norm_1(x)))
+    def forward(self, x: Tensor, num_keys: int | None = None) -> Tensor:
+        """Apply to (..., seq, width); with `num_keys`, every token reads the first `num_keys` alone."""
+        x = x + self.drop(self.attention(self.norm_1(x), num_keys))
         return x + self.drop(self.mlp(self.norm_2(x)))
 
     def initialize(self, *, num_layers: int) -> None:
         """GPT-2's initial weights: N(0, 0.02), residual projections divided by sqrt(2 num_layers), biases zero."""
-        for layer in (self.attention.qkv, self.attention.proj, self.mlp.fc, self.mlp.proj):
-            residual = layer in (self.attention.proj, self.mlp.proj)
-            nn.init.normal_(layer.weight, std=0.02 / (2 * num_layers) ** 0.5 if residual else 0.02)
-            nn.init.zeros_(layer.bias)
+        for name, layer in self.named_modules():
+            if isinstance(layer, Linear):
+                residual = name.endswith("proj")
+                nn.init.normal_(layer.weight, std=0.02 / (2 * num_layers) ** 0.5 if residual else 0.02)
+                nn.init.zeros_(layer.bias)
 
 
 M = TypeVar("M", bound=nn.Module)
 
 
 def stack(models: Sequence[M]) -> M:
-    """Make models of one shape into one model: every parameter gets a leading axis of models."""
+    """Make models of one shape into one model: every parameter and buffer gets a leading axis of models."""
     stacked = copy.deepcopy(models[0])
-    for name, parameter in models[0].named_parameters():
-        owner, _, leaf = name.rpartition(".")
-        values = torch.stack([model.get_parameter(name).detach() for model in models])
-        setattr(stacked.get_submodule(owner), leaf, nn.Parameter(values, requires_grad=parameter.requires_grad))
+    joined: dict[Tensor, Tensor] = {}  # a weight that two layers share stays shared
+    for kind in ("named_parameters", "named_buffers"):
+        parts = [dict(getattr(model, kind)(remove_duplicate=False)) for model in models]
+        for name, first in parts[0].items():
+            if first not in joined:
+                values = torch.stack([tensors[name].detach() for tensors in parts])
+                is_weight = isinstance(first, nn.Parameter)
+                joined[first] = nn.Parameter(values, requires_grad=first.requires_grad) if is_weight else values
+            owner, _, leaf = name.rpartition(".")
+            setattr(stacked.get_submodule(owner), leaf, joined[first])
     return stacked

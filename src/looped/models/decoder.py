@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
+from looped.models.injections import INJECTIONS
+from looped.models.loop import State
 from looped.prompt import AnyPrompt, Prompt
 
 
@@ -29,8 +31,9 @@ class DecoderConfig(ModelConfig):
     """Blocks applied in each loop: the paper's L."""
     positions: int = 203
     """Learned positions, two for each pair of the longest prompt."""
-    inject: Literal["add", "multiply", "none"] = "add"
-    """How a loop reads the prompt P: Y + P, Y * P, or not at all (weight tying: Y starts at P)."""
+    inject: Literal["add", "multiply", "none", "scaled", "gated", "concat"] = "add"
+    """How a loop reads the prompt P: Y + P, Y * P, not at all (weight tying: Y starts at P), or with weights of its own
+    (`models/injections.py`)."""
     inside: bool = True
     """Whether positions and final LayerNorm act inside every loop, as yang24 trained it, or once, around the loop."""
 
@@ -49,6 +52,10 @@ class DecoderConfig(ModelConfig):
         """Blocks that one answer passes through."""
         return self.loops * self.layers
 
+    def block(self) -> Block:
+        """A block, its weights not yet as they start."""
+        return Block(self.width, heads=self.heads)
+
     def build(self) -> LoopedDecoder:
         """A freshly initialised decoder."""
         return LoopedDecoder(self)
@@ -60,7 +67,7 @@ class DecoderConfig(ModelConfig):
 
     @property
     def injects(self) -> bool:
-        """By addition or by multiplication."""
+        """In every way but one."""
         return self.inject != "none"
 
 
@@ -86,10 +93,11 @@ class LoopedDecoder(LoopedModel):
         super().__init__(config)
         self.read_in = Linear(config.d, config.width)
         self.positions = nn.Parameter(torch.empty(config.positions, config.width).normal_(std=0.02))
-        blocks = [Block(config.width, heads=config.heads) for _ in range(config.layers)]
+        blocks = [config.block() for _ in range(config.layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = LayerNorm(config.width)
         self.read_out = Linear(config.width, 1)
+        self.injection = INJECTIONS[config.inject](config.width) if config.inject in INJECTIONS else None
         for block in blocks:
             block.initialize(num_layers=config.layers)
 
@@ -112,25 +120,25 @@ class LoopedDecoder(LoopedModel):
     def read(self, tokens: Float[Tensor, "*models batch seq d"]) -> Context:
         """Read interleaved tokens in: what every loop reads."""
         tokens = self.read_in(tokens)
-        by_addition = self.config.inject == "add" or not self.config.inside
-        return Context(tokens + self._positions(tokens) if by_addition else tokens)
+        with_prompt = self.config.inject not in ("multiply", "none") or not self.config.inside
+        return Context(tokens + self._positions(tokens) if with_prompt else tokens)
 
     def start(self, context: Context) -> Tensor:
-        """Zeros for addition, ones for multiplication, the prompt itself for weight tying."""
+        """The prompt itself for weight tying, ones for multiplication, zeros for all else."""
         if self.config.inject == "none":
             return context.tokens
-        fill = torch.zeros_like if self.config.inject == "add" else torch.ones_like
+        fill = torch.ones_like if self.config.inject == "multiply" else torch.zeros_like
         return fill(context.tokens)
 
     def substeps(self, state: Tensor, context: Context, t: int) -> Iterator[Tensor]:
         """The stream after each block of one loop; the last is the loop's new state."""
-        stream = self._inject(state, context)
-        for index, block in enumerate(self.blocks):
+        stream = self._inject(state, context, t)
+        for index, block in enumerate(self.blocks_at(t)):
             stream = block(stream)
             last = index == len(self.blocks) - 1
             yield self.norm(stream) if last and self.config.inside else stream
 
-    def step(self, state: Tensor, context: Context, t: int) -> Tensor:
+    def step(self, state: State, context: Context, t: int) -> State:
         """Inject the prompt, then apply every block."""
         *_, state = self.substeps(state, context, t)
         return state
@@ -140,9 +148,15 @@ class LoopedDecoder(LoopedModel):
         at_x = state[..., ::2, :]
         return self.read_out(at_x if self.config.inside else self.norm(at_x)).squeeze(-1)
 
-    def _inject(self, state: Tensor, context: Context) -> Tensor:
+    def blocks_at(self, t: int) -> Iterable[Callable[[Tensor], Tensor]]:
+        """The blocks of loop t: the same in every loop."""
+        return self.blocks
+
+    def _inject(self, state: Tensor, context: Context, t: int) -> Tensor:
         if self.config.inject == "add":
             return state + context.tokens
+        if self.injection is not None:
+            return self.injection(state, context.tokens)
         stream = state * context.tokens if self.config.inject == "multiply" else state
         return stream + self._positions(stream) if self.config.inside else stream
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from looped.models.kernel_transformer import Rows
 from looped.models.loop import Context, State, leaves
+from looped.models.recurrent_depth import Halting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,40 @@ class StateChange:
         size = sum(new.flatten(1).square().sum(1) for new, _ in pairs)
         change, size = torch.as_tensor(change), torch.as_tensor(size)
         return (change <= self.tolerance**2 * size) & change.isfinite()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenChange:
+    """For `settle_tokens`: a token stays when one loop changes it by less than `tolerance`, relative to its size."""
+
+    tolerance: float
+    """Largest relative change, in the Euclidean norm over a token's part of the state."""
+
+    def __call__(self, state: Tensor, previous: Tensor, context: Context, t: int) -> Bool[Tensor, "batch tokens"]:
+        """True where |state - previous| <= tolerance |state|, both finite."""
+        change = (state - previous).norm(dim=-1)
+        return (change <= self.tolerance * state.norm(dim=-1)) & change.isfinite()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halted:
+    """What a model with `ponder` has learned: a token stays when it has halted with a chance of at least `chance`.
+
+    For `settle_tokens`. Ref: Graves 2016, whose threshold is .99.
+    """
+
+    chance: float = 0.99
+    """How sure."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.chance < 1:
+            raise ValueError(f"`chance` must be between 0 and 1; got {self.chance}.")
+
+    def __call__(self, state: State, previous: State, context: Context, t: int) -> Bool[Tensor, "batch tokens"]:
+        """True where the remaining chance is at most 1 - chance."""
+        if not isinstance(state, Halting):
+            raise ValueError("`Halted` is for models that learn to halt; this one does not. Train with `model.ponder`.")
+        return state.remaining <= 1 - self.chance
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import torch
 
 from looped.models.algoformer import AlgoFormer
 from looped.models.base import LoopedModel
-from looped.models.blocks import Block, LayerNorm, gelu
+from looped.models.blocks import MLP, Attention, Block, LayerNorm, gelu
 from looped.models.decoder import DecoderConfig, LoopedDecoder
 
 HEAD_WIDTHS = (16, 32, 64)
@@ -22,6 +22,8 @@ def obstacle(model: LoopedModel) -> str | None:
 
 def shape_obstacle(shape: DecoderConfig) -> str | None:
     """Why they cannot run a decoder of this shape; None where they can."""
+    if type(shape) is not DecoderConfig:
+        return f"it is shaped by a {type(shape).__name__}"
     if shape.layers != 1:
         return f"it has {shape.layers} blocks a loop"
     if shape.inject != "add" or not shape.inside:
@@ -44,6 +46,8 @@ def block_obstacle(block: Block) -> str | None:
     attention, norms = block.attention, (block.norm_1, block.norm_2)
     if type(block) is not Block:
         return f"this is a {type(block).__name__}"
+    if (kinds := (type(attention), type(block.mlp))) != (Attention, MLP):
+        return f"it is made of {' and '.join(kind.__name__ for kind in kinds)}"
     if any(type(norm) not in (LayerNorm, torch.nn.Identity) for norm in norms):
         return f"its norm is a {type(norms[0]).__name__}"
     if any(isinstance(norm, LayerNorm) and norm.eps != LAYER_NORM_EPS for norm in norms):

@@ -60,9 +60,15 @@ def collected(
         state_{t+1} = step(state_t, context, t),  t = 0 .. loops-1
 
     `grad` is how many of the last loops carry gradient (None: all). The loops before run without a graph, so they cost
-    time and no memory. `keep` and `grad` are independent: the window of the loss and that of the gradient.
+    time and no memory. Where gradients are computed `keep` may not be more: those loops would teach nothing.
     """
     check_loops(loops, grad=grad, keep=keep)
+    if grad is not None and grad < keep and torch.is_grad_enabled():
+        raise ValueError(
+            f"`grad`={grad} is less than `keep`={keep}: the first {keep - grad} of the loops that are read would carry "
+            f"no gradient. Raise `grad`, lower `keep` (the loss's `window`), or take each loop's loss back by "
+            f"`gradient=Truncated(back={grad})`."
+        )
     prefix = 0 if grad is None else loops - grad
     results: list[T] = []
 
@@ -129,6 +135,49 @@ def settle(
         state, context, active = rows(state, ~leaving), rows(context, ~leaving), active[~leaving]
     assert predictions is not None
     return Settled(predictions, loops, finished)
+
+
+class SettledTokens(NamedTuple):
+    """Predictions of a loop in which each token stays as it was when it had enough, and after how many loops."""
+
+    predictions: Tensor
+    loops: Int[Tensor, "batch tokens"]
+    finished: Bool[Tensor, "batch tokens"]
+    """False where `max_loops` came before the rule."""
+
+
+@torch.no_grad()
+def settle_tokens(
+    step: Step,
+    state: State,
+    context: Context,
+    rule: ExitRule,
+    *,
+    max_loops: int,
+    collect: Callable[[State, Context], Tensor],
+) -> SettledTokens:
+    """Loop until `rule`, which gives (batch, tokens), lets every token go; until then others read those that stay."""
+    check_loops(max_loops)
+    loops = finished = None
+    for t in range(max_loops):
+        new = step(state, context, t)
+        leaving = rule(new, state, context, t)
+        if loops is None or finished is None:
+            loops, finished = torch.full_like(leaving, max_loops, dtype=torch.int64), torch.zeros_like(leaving)
+        before, stays = iter(leaves(state)), finished
+        state = tree_map(lambda leaf: torch.where(_spread(stays, leaf), next(before), leaf), new)  # noqa: B023
+        loops = torch.where(leaving & ~finished, t + 1, loops)
+        finished = finished | leaving
+        if finished.all():
+            break
+    assert loops is not None
+    assert finished is not None
+    return SettledTokens(collect(state, context), loops, finished)
+
+
+def _spread(mask: Tensor, leaf: Tensor) -> Tensor:
+    """A mask of tokens, to be used beside a state of (batch, tokens, ...)."""
+    return mask.view(*mask.shape, *[1] * (leaf.ndim - 2))
 
 
 def leaves(tree: Any) -> list[Tensor]:

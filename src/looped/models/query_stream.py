@@ -13,6 +13,7 @@ from torch import Tensor
 
 from looped.models.algoformer import AlgoFormer
 from looped.models.base import LoopedModel
+from looped.models.block_parts import LinearAttention
 from looped.models.blocks import Attention
 from looped.models.decoder import Context, LoopedDecoder
 from looped.models.loop import unroll
@@ -23,7 +24,10 @@ def supports_query_stream(model: object) -> bool:
     """Whether `query_stream` is exact for a model: its tokens meet only in causal softmax attention."""
     if isinstance(model, AlgoFormer):
         return model.config.causal and model.config.query == "every" and model.config.tokens != "given"
-    return isinstance(model, LoopedDecoder)
+    by_features = isinstance(model, LoopedDecoder) and any(
+        isinstance(part, LinearAttention) for part in model.modules()
+    )
+    return isinstance(model, LoopedDecoder) and not by_features
 
 
 @contextlib.contextmanager

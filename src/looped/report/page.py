@@ -3,11 +3,13 @@
 The page loads nothing and runs no script; its content-security policy enforces that.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,12 +20,16 @@ from looped.experiment import Experiment
 from looped.files import write_bytes
 from looped.report import plots
 from looped.report.drawing import PALETTE, Figures
+from looped.report.findings import findings_section
 from looped.report.numbers import duration, number
 from looped.report.sections import result_section, theorems_section
 from looped.report.subspaces import subspaces_figure
 from looped.report.sweeps import sweep_section
 from looped.reproduce import Result
 from looped.training.run import Run
+
+if TYPE_CHECKING:
+    import jinja2
 
 EXACT = 1e-9
 """A mean error below this is rounding: the predictor is exact."""
@@ -38,41 +44,57 @@ def write_report(
     sweeps: Sequence[Path] = (),
     title: str = "What was run, and what came out",
     lead: str = "",
+    explorer: str = "",
 ) -> Path:
     """Write the page to `out`, a file that ends in .html or a folder for `report.html`; returns the file.
 
+    `explorer` is the name of a loop explorer's page beside it, which it then links.
     `results` are reproduced figures, `theorems` rows of `looped verify --json`, `sweeps` folders that `looped sweep`
     wrote. The page shows them in this order.
     """
+    figures = Figures()
+    page = (
+        environment()
+        .get_template("report.html")
+        .render(
+            title=title,
+            lead=lead,
+            explorer=explorer,
+            runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
+            sweeps=[sweep_section(folder, figures) for folder in sweeps],
+            results=[result_section(result, figures) for result in results],
+            theorems=None if theorems is None else theorems_section(theorems, figures),
+            version=looped.__version__,
+            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        )
+    )
+    out = Path(out)
+    return write_page(out if out.suffix == ".html" else out / "report.html", page)
+
+
+def write_page(file: Path, page: str) -> Path:
+    """Write a page to a file, in a folder that is made if it is missing."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(file, page.encode())
+    except OSError as error:
+        raise ValueError(f"the page cannot be written to {file}: {error.strerror}. Choose another place.") from None
+    return file
+
+
+def environment() -> jinja2.Environment:
+    """What every page of ours is made with: the templates beside this file, and text that is escaped."""
     import jinja2
 
-    environment = jinja2.Environment(
+    pages = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = number
-    figures = Figures()
-    page = environment.get_template("report.html").render(
-        title=title,
-        lead=lead,
-        runs=[_run(run, f"run-{index}", figures) for index, run in enumerate(runs, 1)],
-        sweeps=[sweep_section(folder) for folder in sweeps],
-        results=[result_section(result, figures) for result in results],
-        theorems=None if theorems is None else theorems_section(theorems, figures),
-        version=looped.__version__,
-        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    )
-    out = Path(out)
-    file = out if out.suffix == ".html" else out / "report.html"
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, page.encode())
-    except OSError as error:
-        raise ValueError(f"the report cannot be written to {file}: {error.strerror}. Choose another place.") from None
-    return file
+    pages.filters["number"] = number
+    return pages
 
 
 def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
@@ -94,6 +116,7 @@ def _run(run: Run, anchor: str, figures: Figures) -> dict[str, Any]:
         "progress": _progress(run),
         "evaluations": views,
         "subspaces_svg": _subspaces(run, figures),
+        **findings_section(run.path),
         "training_svg": figures(plots.training_figure(metrics), title) if metrics else "",
         "train": train,
         "provenance": [(key, _plain(value)) for key, value in facts.items() if value is not None]

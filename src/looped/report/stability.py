@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from looped.evaluation.diagnose import SETTLED, Diagnosis
+from looped.evaluation.diagnosis import SETTLED, Diagnosis
 from looped.evaluation.lines import DASHES, finish, log_y, reference_line
 from looped.report.drawing import INK, PALETTE, blank
 

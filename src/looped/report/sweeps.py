@@ -5,11 +5,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from looped.evaluation.diagnosis import Estimate
+from looped.report.drawing import Figures
 from looped.report.numbers import number
+from looped.report.sweep_figure import sweep_figure
+from looped.sweep_results import read_results
 from looped.training.sweep import read_sweep
 
 
-def sweep_section(folder: Path) -> dict[str, Any]:
+def sweep_section(folder: Path, figures: Figures) -> dict[str, Any]:
     """A sweep's points with their status, in the order asked; the smallest error of the finished ones stands out."""
     points = read_sweep(folder)
     names = dict.fromkeys(name for fields, _, _ in points for name in fields)
@@ -33,7 +37,32 @@ def sweep_section(folder: Path) -> dict[str, Any]:
         "totals": ", ".join(f"{count} {status}" for status, count in counts.items()),
         "columns": varied,
         "rows": rows,
+        "results": _results(folder, figures),
     }
+
+
+def _results(folder: Path, figures: Figures) -> dict[str, Any] | None:
+    """The points on held-out prompts, if they were judged."""
+    results = read_results(folder)
+    if results is None:
+        return None
+    rows = [
+        {
+            "name": ", ".join(f"{name}={_text(value)}" for name, value in point.fields.items()),
+            "seeds": len(point.seeds),
+            **{key: _interval(getattr(point, key)) for key in ("error", "late", "difference")},
+            "verdict": point.verdict,
+        }
+        for point in results.points
+    ]
+    svg = figures(sweep_figure(results), f"Errors of the points of the sweep {folder.name}, and their curves by loop.")
+    return {"prompts": results.prompts, "rows": rows, "svg": svg}
+
+
+def _interval(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return ""
+    return f"{number(estimate.mean)} [{number(estimate.low)}, {number(estimate.high)}]"
 
 
 def _text(value: Any) -> str:

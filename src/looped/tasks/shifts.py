@@ -198,8 +198,9 @@ class ScaledLabels(Shift):
 
 
 def shifts_by_name() -> dict[str, type[Shift]]:
-    """The shifts under the names that commands take: `SkewedCovariance` is skewed-covariance."""
-    return {re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower(): kind for kind in Shift.__subclasses__()}
+    """The shifts of this file under the names that commands take: `SkewedCovariance` is skewed-covariance."""
+    kinds = (kind for kind in Shift.__subclasses__() if kind.__module__ == __name__)
+    return {re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower(): kind for kind in kinds}
 
 
 def _positive(value: float, name: str) -> None:

@@ -1,5 +1,6 @@
 """The prompts of every training step, and the step's schedules: how many loops, dimensions and pairs."""
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,8 +46,8 @@ class Batches:
         config = self.config
         return Now(
             step=step,
-            rate=config.optimizer.schedule(step, config.steps),
-            dims=None if config.dims is None else int(config.dims(step, config.steps)),
+            rate=config.value(config.optimizer.schedule, step),
+            dims=None if config.dims is None else int(config.value(config.dims, step)),
             points=self._points(step),
             # a young average must forget its first weights soon
             decay=min(config.average or 0.0, (step + 1) / (step + 10)),
@@ -78,12 +79,22 @@ class Batches:
         weights = weights.expand(prompt.places)
         return replace(prompt, weights=weights if prompt.weights is None else weights * prompt.weights)
 
+    def weigh_loops(self, error: Tensor) -> Tensor:
+        """Errors after the loops of the window, each times its weight; a step of fewer loops has the last weights."""
+        if self.config.loop_weights is None:
+            return error
+        weights = error.new_tensor(self.config.loop_weights[-len(error) :])
+        return error * (weights / weights.mean()).view(-1, *[1] * (error.ndim - 1))
+
     def num_pairs(self, step: int) -> int | None:
         """How many pairs a step's prompts have: the scored ones, rounded up to a quarter of all; None: all.
 
-        A model that answers every pair from those before it gives the same answers, in less time.
+        A model that answers every pair from those before it gives the same answers, in less time. With `lengths` it is
+        one of those, drawn from the step alone, as every schedule is.
         """
         points = self.config.points
+        if self.config.lengths:
+            return random.Random(f"lengths of step {step}").choice(self.config.lengths)
         if self.config.active_points is None or isinstance(self.task, SequenceTask) or not self.causal:
             return None
         quarter = -(-points // 4)
@@ -106,4 +117,17 @@ class Batches:
 
     def _points(self, step: int) -> int:
         schedule, points = self.config.active_points, self.config.points
-        return points if schedule is None else min(points, int(schedule(step, self.config.steps)))
+        return points if schedule is None else min(points, int(self.config.value(schedule, step)))
+
+
+def at_points(errors: Tensor, points: int | Tensor) -> Tensor:
+    """The last scored position of (..., positions); a model that reads the last pair as its query has only one."""
+    if isinstance(points, int):
+        return errors[..., :points][..., -1:]
+    return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
+
+
+def share_of(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
+    """The share of this rank in the global mean: all of it in a process on its own."""
+    rows, all_rows = prompt.places[-2], whole.places[-2]
+    return mean if rows == all_rows else mean * (rows / all_rows)

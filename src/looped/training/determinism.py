@@ -11,7 +11,7 @@ from torch import Tensor
 from looped.experiment import Experiment
 from looped.training.distributed import join
 from looped.training.run import Run
-from looped.training.trainer import Trainer
+from looped.training.trainer import trainers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +53,19 @@ def _train_briefly(
 ) -> dict[str, Tensor]:
     """Everything a trainer holds after `steps` steps; nothing is written."""
     team = join(device)
+    everything: dict[str, Tensor] = {}
     with tempfile.TemporaryDirectory() as folder:  # empty: a run that has no checkpoint starts fresh
         runs = [Run(Path(folder) / member.hash, member) for member in members]
-        trainer = Trainer(runs, team.place(device), engine, team)
-        for step in range(steps):
-            trainer.step(step)
-    state = {f"optimizer {name}": value for name, value in trainer.optimizers.tensors().items()}
-    random = {f"generator {index}": source.get_state() for index, source in enumerate(trainer.batches.generators)}
-    return {name: value.clone() for name, value in {**trainer.weights(), **state, **random}.items()}
+        for trainer in trainers(runs, team.place(device), engine, team):
+            for step in range(steps):
+                trainer.step(step)
+            state = {f"optimizer {name}": value for name, value in trainer.optimizers.tensors().items()}
+            random = {f"generator {i}": source.get_state() for i, source in enumerate(trainer.batches.generators)}
+            drawn = {f"random {place}": value for place, value in trainer.draws.state.items()}
+            after = "" if trainer.stacked else f" of seed {trainer.seeds[0]}"
+            parts = {**trainer.weights(), **state, **random, **drawn}
+            everything |= {f"{name}{after * (len(runs) > 1)}": value.clone() for name, value in parts.items()}
+    return everything
 
 
 def _equal(left: Tensor, right: Tensor) -> bool:

@@ -23,7 +23,7 @@ from looped.models.fusing import blocks_obstacle, obstacle
 from looped.models.loop import leaves, tree_map
 from looped.prompt import AnyPrompt
 from looped.training.batches import Now
-from looped.training.passes import Passes
+from looped.training.passes import ExtraLoss, Passes
 
 if TYPE_CHECKING:
     from looped.training.trainer import Trainer
@@ -83,8 +83,9 @@ class Graphs:
         self.next = step + 1
         cut = trainer.batches.num_pairs(step)
         loops, windows = trainer.batches.loops(step)
-        # with dropout all loops read one context, whose draws the loops ahead must share
-        steady = trainer.passes.low.steady and not trainer.config.dropout
+        # where a model draws, all loops read one context, whose draws the loops ahead must share
+        low = trainer.passes.low
+        steady = low.steady and not (trainer.config.dropout or low.draws or trainer.random)
         ahead, last = split(loops, windows, steady=steady)
         begin, loop, finish = ("begin", cut), ("loop", cut), ("finish", cut, ahead > 0, last, *windows.values())
         keys = [begin, *([loop] if ahead else []), finish]
@@ -217,7 +218,14 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
         raise ValueError(f"engine `{name}` is for one process; a torchrun job trains with --engine plain.")
     if trainer.team.joined and trainer.config.dropout:
         raise ValueError(f"a torchrun job trains without dropout; got {trainer.config.dropout}. Use one process.")
-    if not on_gpu or name == "plain" or trainer.team.joined:
+    if trainer.team.joined and (trainer.model.draws or trainer.random or trainer.config.jacobian):
+        raise ValueError(
+            "a torchrun job trains no model that draws random numbers, and without `jacobian`. Use one process."
+        )
+    plainly = ExtraLoss.needed(trainer.model, trainer.config)
+    if plainly and name in ("graph", "fused"):
+        raise ValueError(f"engine `{name}` has no gradient rules, penalties and learned halting. Use --engine plain.")
+    if not on_gpu or name == "plain" or trainer.team.joined or plainly:
         return Plain(trainer), Passes(trainer.model, dtype)
     if name == "graph":
         return Graphs(trainer), Passes(trainer.model, dtype)

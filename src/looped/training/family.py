@@ -196,7 +196,7 @@ class FamilyTrainer(TrainingLoop):
         self.every, self.log_every, self.schedule = every, log_every, optimizer.schedule
         self.on_gpu = self.device.type == "cuda"
         self.optimizer: Optimizers | RollbackAdam = (
-            Optimizers(family, optimizer, captured=self.on_gpu)
+            Optimizers(family, optimizer, captured=self.on_gpu, stacked=True)
             if rollback is None
             else RollbackAdam(family, optimizer, rollback)
         )

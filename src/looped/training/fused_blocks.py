@@ -33,7 +33,7 @@ class FusedBlocks(Passes):
         for (name, block), low in zip(model.named_modules(), self.low.modules(), strict=True):
             if isinstance(block, Block) and isinstance(low, Block) and block_obstacle(block) is None:
                 self.blocks[name] = FusedBlock(block, low, self.anchor)
-                low.forward = self.blocks[name]
+                low.forward = self.blocks[name]  # pyright: ignore[reportAttributeAccessIssue]  # never with `num_keys`
         inside = {f"{name}.{part}" for name, fused in self.blocks.items() for part, _ in fused.block.named_parameters()}
         named = self.low.named_parameters()
         self.outside = {name: weight for name, weight in named if weight.requires_grad and name not in inside}

@@ -34,7 +34,7 @@ def import_checkpoint(
     *,
     heads: int,
     loops: int | None = None,
-    inject: Literal["add", "none"] | None = None,
+    inject: Literal["add", "multiply", "none"] | None = None,
 ) -> tuple[Run, str]:
     """Write a run folder from a checkpoint of yang24's or Garg et al.'s program; also return how it was read.
 
@@ -89,7 +89,10 @@ def read_state(file: Path) -> dict[str, Tensor]:
             data = data[key]
     if not isinstance(data, Mapping) or not all(isinstance(value, Tensor) for value in data.values()):
         raise ValueError(f"{file} holds no state dict, bare or under `model` or `model_state_dict`.")
-    state = {str(name): tensor for name, tensor in data.items() if not IGNORED.fullmatch(str(name))}
+    names = {str(name).replace("_orig_mod.", ""): tensor for name, tensor in data.items()}  # torch.compile's prefix
+    if len(names) < len(data):
+        raise ValueError(f"{file} holds weights twice, with and without torch.compile's prefix `_orig_mod.`.")
+    state = {name: tensor for name, tensor in names.items() if not IGNORED.fullmatch(name)}
     if "_read_in.weight" not in state:
         raise ValueError(f"{file} holds no decoder of yang24 or Garg et al.: it has no `_read_in.weight`.")
     for name, tensor in state.items():

@@ -2,13 +2,14 @@
 
 # pyright: reportPrivateImportUsage=false
 
+import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from looped.experiment import Adam, AdamW, Muon, OptimizerConfig
-from looped.models.blocks import Block
+from looped.models.base import LoopedModel
 from looped.training.pieces import pieces
 
 
@@ -123,15 +124,21 @@ class Optimizers:
     """The optimisers of one run, stepped together; their state is a flat dict of tensors."""
 
     def __init__(
-        self, model: nn.Module, config: OptimizerConfig, *, captured: bool = False, dtype: torch.dtype | None = None
+        self,
+        model: nn.Module,
+        config: OptimizerConfig,
+        *,
+        captured: bool = False,
+        dtype: torch.dtype | None = None,
+        stacked: bool = False,
     ):
         """With `captured` the rates are tensors on the device, so that a captured step can change them.
 
-        `dtype` is the precision of the passes, in which Muon iterates too.
+        `dtype` is the precision of the passes, in which Muon iterates too. `stacked`: weights have an axis of models.
         """
         self.config = config
         self.names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-        matrices = block_matrices(model) if isinstance(config, Muon) else []
+        matrices = muon_matrices(model, stacked=stacked) if isinstance(config, Muon) else []
         claimed = {id(parameter) for parameter, _ in matrices}
         others = [parameter for parameter in model.parameters() if id(parameter) not in claimed]
         how: Any = {"lr": config.learning_rate, "betas": config.betas, "fused": True}
@@ -191,18 +198,31 @@ class Optimizers:
             owners[id(parameter)].state[parameter][name.partition("/")[2]] = value
 
 
-def block_matrices(model: nn.Module) -> list[tuple[nn.Parameter, int]]:
-    """The weight matrices inside the model's blocks, each with the number of matrices it holds (q, k, v: 3)."""
-    matrices = [
-        (parameter, 3 if name.endswith("qkv.weight") else 1)
-        for block in model.modules()
-        if isinstance(block, Block)
-        for name, parameter in block.named_parameters()
-        if name.endswith(".weight") and "norm" not in name
-    ]
+def muon_matrices(model: nn.Module, *, stacked: bool = False) -> list[tuple[nn.Parameter, int]]:
+    """The matrices that Muon trains, each with the number of matrices it holds (q, k, v: 3).
+
+    All but tables of embeddings, those with a single row or column, and those that `left_to_adam` of the model names.
+    """
+    pattern = re.compile(getattr(model, "left_to_adam", LoopedModel.left_to_adam))
+    matrices = []
+    for name, parameter in model.named_parameters():
+        shape = parameter.shape[stacked:]
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if len(shape) == 2 and min(shape) > 1 and not isinstance(owner, nn.Embedding) and not pattern.search(name):
+            matrices.append((parameter, _matrices_in(name, owner, shape[0])))
     if not matrices:
-        raise ValueError("Muon needs a model made of `looped.models.blocks.Block`; this one has none. Use Adam.")
+        raise ValueError(
+            f"Muon trains matrices, and this {type(model).__name__} has none but those that `left_to_adam` names. Use "
+            "Adam, or override `left_to_adam`."
+        )
     return matrices
+
+
+def _matrices_in(name: str, owner: nn.Module, rows: int) -> int:
+    """How many matrices one parameter holds, below each other: q, k and v, or the gates of a recurrent layer."""
+    if isinstance(owner, (nn.RNNBase, nn.RNNCellBase)):
+        return rows // owner.hidden_size
+    return 3 if name.endswith(("qkv.weight", "in_proj_weight")) else 1
 
 
 def clip_gradients(model: nn.Module, largest: float | None, *, stacked: bool = False) -> Tensor:
@@ -210,7 +230,7 @@ def clip_gradients(model: nn.Module, largest: float | None, *, stacked: bool = F
     weights = [weight for weight in model.parameters() if weight.grad is not None]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if stacked:
-        norm = torch.stack([g.flatten(1).square().sum(1) for g in gradients]).sum(0).sqrt()
+        norm = torch.stack([g.reshape(len(g), -1).square().sum(1) for g in gradients]).sum(0).sqrt()
     else:
         norm = torch.stack(torch._foreach_norm(gradients)).norm()
     if largest is not None:

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from looped.experiment import TrainConfig
 from looped.models.base import LoopedModel
-from looped.models.loop import unroll
+from looped.models.gradients import jacobian_penalty
+from looped.models.loop import State, unroll
 from looped.prompt import AnyPrompt
+from looped.training.draws import Noise
 from looped.training.pieces import pieces
 
 
@@ -26,6 +29,8 @@ class Passes:
         self.read = [weight for weight in self.low.parameters() if weight.requires_grad]
         # made once: otherwise autograd fills a tensor with ones at every step
         self.one = next(model.parameters()).new_ones(())
+        self.extra: ExtraLoss | None = None
+        """What the loss has beside errors; it remembers the last state of the last pass."""
         self.copied = pieces(list(self.low.parameters()), list(model.parameters()))
 
     @torch.no_grad()
@@ -50,7 +55,10 @@ class Passes:
         low = self.low
         context = low.embed(prompt.to(self.dtype))
         state = low.start(context) if state is None else state
-        outputs = unroll(low.step, state, context, loops=loops, grad=grad, keep=keep, collect=low.readout)
+        if self.extra is None:
+            outputs = unroll(low.step, state, context, loops=loops, grad=grad, keep=keep, collect=low.readout)
+        else:
+            outputs = self.extra.unroll(state, context, len(prompt.places) - 1, loops=loops, grad=grad, keep=keep)
         return outputs.float() if self.dtype is torch.bfloat16 else outputs
 
     def whole(self, prompt: AnyPrompt, *, ahead: int, loops: int, grad: int | None, keep: int) -> Tensor:
@@ -70,3 +78,47 @@ class Passes:
             None if slope is None else slope.to(weight.dtype).contiguous()
             for slope, weight in zip(slopes, self.weights, strict=True)
         ]
+
+
+class ExtraLoss:
+    """A pass by another gradient rule, and what the loss has beside errors: the model's own cost, and the Jacobian's.
+
+    Only the plain engine runs it.
+    """
+
+    def __init__(self, model: LoopedModel, config: TrainConfig, generators: Sequence[torch.Generator]):
+        self.model, self.config, self.noise = model, config, Noise(generators)
+        self.loss: Tensor | None = None
+        """Of the last pass, model by model in a stack; None: nothing."""
+        if config.gradient is not None and config.gradient.alike and not model.steady:
+            raise ValueError(
+                f"{type(config.gradient).__name__} looks for a fixed point, and the loops of this model differ. "
+                "Set `train.gradient=null`."
+            )
+
+    @staticmethod
+    def needed(model: LoopedModel, config: TrainConfig) -> bool:
+        """Whether a training has anything of this kind."""
+        return config.gradient is not None or config.jacobian > 0 or model.costs
+
+    def unroll(self, state: State, context: Any, batch_axes: int, *, loops: int, grad: int | None, keep: int) -> Tensor:
+        """The predictions after the last `keep` loops; the loss beside theirs is put aside."""
+        model, config, last = self.model, self.config, state
+
+        def collect(state: State, context: Any) -> Tensor:
+            nonlocal last
+            last = state
+            return model.readout(state, context)
+
+        if config.gradient is None:
+            outputs = unroll(model.step, state, context, loops=loops, grad=grad, keep=keep, collect=collect)
+        else:
+            options = {"loops": loops, "keep": keep, "collect": collect, "batch_axes": batch_axes}
+            outputs = torch.stack(config.gradient(model.step, state, context, **options))
+        cost = model.cost(last)
+        if config.jacobian:
+            direction = self.noise(last)
+            penalty = jacobian_penalty(model.step, last, context, loops - 1, direction, batch_axes=batch_axes)
+            cost = config.jacobian * penalty + (0 if cost is None else cost)
+        self.loss = None if cost is None else cost.float().mean(-1)
+        return outputs

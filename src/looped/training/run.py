@@ -14,20 +14,22 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from looped.config import code_of, kinds
-from looped.experiment import Experiment, Setup, known_hashes, trainable
-from looped.files import log, read_json, write_bytes
+from looped.config import code_of, code_places, kinds
+from looped.experiment import Experiment, Setup, known_hashes, trainable, training
+from looped.files import log, read_json, write_bytes, write_json
+from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
-from looped.training.kept import hint, is_kept, locate, refuse_missing_weights
+from looped.training.kept import hint, is_kept, locate, refuse_missing_weights, refuse_training
 
 
 class Run(Folder):
@@ -71,10 +73,31 @@ class Run(Folder):
         """Whether it is a kept model: nothing is written into its folder, and its training cannot go on."""
         return is_kept(self.path)
 
+    def extend(self, steps: int) -> Run:
+        """A run beside this one that goes on from its end to `steps`: its schedules are from there on those of `steps`.
+
+        It equals, bit for bit, a training from the start under its config, which has the steps of before in `extended`.
+        """
+        refuse_training(self.path)
+        old, end = self.experiment.train, self.latest()
+        if end is None or not end.finished:
+            raise ValueError(f"{self.path} is not finished: {self.progress}. Finish it, then extend it. {self.resume}")
+        if steps <= old.steps:
+            raise ValueError(f"`train.steps` must be above the {old.steps} that {self.path} has; got {steps}.")
+        experiment = training(self.experiment, steps=steps, extended=old.ends)
+        longer = Run.create(self.path.parent / experiment.folder, experiment)
+        with longer.lock():
+            if not longer.steps:
+                write_bytes(longer.path / "metrics.jsonl", b"".join(self._lines_up_to(end.step)))
+                write_json(longer.path / "provenance.json", self.provenance())
+                longer.save(Checkpoint(end.step, False, end.tensors))
+        return longer
+
     @property
     def resume(self) -> str:
         """How to continue the training, for messages."""
-        return f"{super().resume}, or: looped train --resume {self.path}"
+        files = "".join(f" --code {shlex.quote(file)}" for file in code_places(self.setup).values())
+        return f"{super().resume}, or: looped train --resume {self.path}{files}"
 
     def best(self) -> Checkpoint | None:
         """The whole checkpoint of the lowest logged loss; where none can be judged, the last one."""
@@ -157,7 +180,7 @@ class Run(Folder):
 
         def masks(step: int) -> list[float]:
             schedules = [schedule for schedule in (config.dims, config.active_points) if schedule is not None]
-            return [int(schedule(step - 1, config.steps)) for schedule in schedules]
+            return [int(config.value(schedule, step - 1)) for schedule in schedules]
 
         lines = self._lines()
         losses: dict[int, float] = {}
@@ -243,3 +266,26 @@ def save_model(path: str | Path, model: LoopedModel, task: Task, *, name: str, *
     run.save(Checkpoint(step=0, finished=True, tensors=weights))
     run.save_provenance("cpu", 0.0, **origin)
     return run
+
+
+def save(model: nn.Module, task: Task, path: str | Path, *, name: str | None = None, points: int | None = None) -> Run:
+    """Make a model from a training loop of your own a run, which all commands take; saved again, it is replaced.
+
+    `name` is what reports call it, by default that of the folder; `points` the pairs of its prompts, by default 2d + 1.
+    """
+    model = getattr(model, "_orig_mod", model)  # out of torch.compile
+    if not isinstance(model, LoopedModel) or not isinstance(task, Task):
+        got = f"{type(model).__name__} and {type(task).__name__}"
+        raise ValueError(f"`save` takes a `LoopedModel` and a `Task`; got {got}. See docs/own_code.md for both.")
+    if points is not None and points < 1:
+        raise ValueError(f"`points` must be at least 1; got {points}.")
+    with seeded(0, "weights"):
+        rebuilt = model.config.build()
+    try:
+        rebuilt.load_state_dict(model.state_dict())
+    except RuntimeError as error:
+        reason = " ".join(str(error).split()).partition(": ")[2][:150]
+        raise ValueError(f"the weights do not fit what `model.config.build()` makes: {reason}. Put it right.") from None
+    size = {} if points is None else {"points": points}
+    title = re.sub(r"[^\w.-]", "_", Path(path).name) if name is None else name
+    return save_model(path, model, task, name=title, **size)

@@ -1,6 +1,10 @@
-"""A stack of runs that a kill or damage left at different steps goes back to the last step that all of it has."""
+"""The checkpoints of a stack: where a kill left them at different steps, and the tensors of all as one."""
 
 import contextlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
 
 from looped.training.folder import Checkpoint, read_checkpoint
 from looped.training.run import Run
@@ -38,3 +42,16 @@ def last_common_checkpoints(runs: list[Run], latest: list[Checkpoint | None]) ->
                         latest[member] = checkpoint
                     break
     return latest
+
+
+def parts_of(checkpoints: Sequence[Checkpoint], part: str, device: torch.device) -> dict[str, Tensor]:
+    """The tensors under `part`: of one checkpoint as they are, of several with the models as first axis."""
+    parts = [checkpoint.part(part) for checkpoint in checkpoints]
+    # a count of steps is common to all
+    lone = {name for name, value in parts[0].items() if value.ndim == 0 and name.endswith("/step")}
+    return {
+        name: value.to(device)
+        if len(parts) == 1 or name in lone
+        else torch.stack([tensors[name] for tensors in parts]).to(device)
+        for name, value in parts[0].items()
+    }

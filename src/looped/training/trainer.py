@@ -2,8 +2,9 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -11,20 +12,24 @@ import torch
 from torch import Tensor
 
 from looped.experiment import Experiment, TrainConfig
-from looped.functional.streams import stream
-from looped.models.blocks import stack
+from looped.files import log
+from looped.functional.streams import GlobalStream, seeded
 from looped.prompt import AnyPrompt, Prompt
-from looped.training.batches import Batches, Now
+from looped.training.batches import Batches, Now, at_points, share_of
 from looped.training.distributed import ALONE, Team
 from looped.training.distributed import join as join_ranks
+from looped.training.draws import add_noise
 from looped.training.dropout import add_dropout
 from looped.training.engine import Plain, check_engine, choose
 from looped.training.folder import Checkpoint, traceless
+from looped.training.joining import NotStackable, draws_random_numbers, few_prompts, join_models
 from looped.training.kept import locate, refuse_training
+from looped.training.notebook import notebook_progress
 from looped.training.optim import Optimizers
+from looped.training.passes import ExtraLoss
 from looped.training.pieces import follow
 from looped.training.run import Run, digest, load_weights
-from looped.training.stacks import last_common_checkpoints
+from looped.training.stacks import last_common_checkpoints, parts_of
 from looped.training.stopping import Interrupted, stop_signals, writing
 from looped.training.threads import at_threads, check_threads, recorded
 from looped.training.tracking import Board, boards
@@ -54,8 +59,8 @@ def train(
     The run folder is `out`/NAME-HASH, or `folder`. Ctrl-C and SIGTERM save and raise `Interrupted`; the next call goes
     on exactly where this one stopped. `Busy` is raised where another process trains the run. `engine` is how a step is
     run (`training/engine.py`), not what it computes. `threads` is the number of torch threads (None: the number the run
-    began with, or torch's own); `track` names trackers besides TensorBoard. In a torchrun job every rank calls this;
-    `LostRank` is raised where one of them is gone.
+    began with, or torch's own); `track` names trackers besides TensorBoard; without `progress` a notebook shows a line.
+    In a torchrun job every rank calls this; `LostRank` is raised where one of them is gone.
     """
     _check_experiment(experiment)
     path = Path(folder) if folder is not None else Path(out) / experiment.folder
@@ -73,7 +78,10 @@ def train_seeds(
     threads: int | None = None,
     track: Sequence[str] = (),
 ) -> list[Run]:
-    """Train one model a seed, all as one stack of models; each run equals training it alone, up to rounding."""
+    """Train one model a seed, all as one stack of models; each run equals training it alone, up to rounding.
+
+    Models that no stack can hold are trained one after another; one line says so, and why.
+    """
     _check_experiment(experiment)
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
@@ -101,6 +109,7 @@ def _train(
     """Train runs that stand at the same step together, each locked for this process."""
     check_engine(engine)
     check_threads(threads)
+    progress = progress or notebook_progress(next(iter(experiments.values())))
     team = join_ranks(device)
     with traceless([*experiments] if team.leads else []), contextlib.ExitStack() as held:
         runs = [team.open(path, experiment) for path, experiment in experiments.items()]
@@ -122,13 +131,36 @@ def _train(
             if checkpoint is None or not checkpoint.finished:
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
         stopping = held.enter_context(stop_signals())
-        for members in groups.values():
-            if stopping.is_set():  # in the last step of the group before
+        saved = {run.path: checkpoint for run, checkpoint in zip(runs, latest, strict=True)}
+
+        def check_stopping() -> None:
+            if stopping.is_set():  # in the last step of the run before
                 raise Interrupted(f"stopped between runs; everything is saved in {runs[0].path.parent}.")
-            trainer = Trainer([runs[index] for index in members], team.place(device), engine, team)
-            trainer.restore([checkpoint for index in members if (checkpoint := latest[index]) is not None])
-            trainer.run_all(progress if team.leads else None, track)
+
+        for members in groups.values():
+            check_stopping()
+            group = [runs[index] for index in members]
+            for trainer in trainers(group, team.place(device), engine, team, between=check_stopping):
+                checkpoints = [saved[run.path] for run in trainer.runs]
+                trainer.restore([checkpoint for checkpoint in checkpoints if checkpoint is not None])
+                trainer.run_all(progress if team.leads else None, track)
         return runs
+
+
+def trainers(
+    runs: Sequence[Run], device: torch.device, engine: str, team: Team, between: Callable[[], None] = lambda: None
+) -> Iterator["Trainer"]:
+    """One trainer of all runs as a stack; where no stack can hold them, a line that says so, and one after another."""
+    try:
+        together = Trainer(runs, device, engine, team)
+    except NotStackable as error:
+        log.warning(f"looped: these {len(runs)} models are trained one after another, not as a stack: {error}.")
+    else:
+        yield together
+        return
+    for run in runs:
+        between()
+        yield Trainer([run], device, engine, team)
 
 
 class Trainer(TrainingLoop):
@@ -148,13 +180,18 @@ class Trainer(TrainingLoop):
         known = self.runs[0].provenance() if self.runs[0].steps else {}
         self.began: dict[str, Any] = {key: value for key, value in known.items() if key == "start"}
         models = [self._build(seed) for seed in self.seeds]
-        self.model = stack(models) if self.stacked else models[0]
+        self.model = join_models(models, self.experiment) if self.stacked else models[0]
+        self.draws = GlobalStream(self.seeds[0], "draws", device)
         self.batches = Batches(self.experiment, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal)
         self.engine, self.passes = choose(self, engine)
+        add_noise(self.passes.low, self.batches.generators)
+        if ExtraLoss.needed(self.passes.low, self.config):
+            self.passes.extra = ExtraLoss(self.passes.low, self.config, self.batches.generators)
         if self.config.dropout:
             add_dropout(self.passes.low, self.config.dropout, self.batches.generators)
         captured = not isinstance(self.engine, Plain)
-        self.optimizers = Optimizers(self.model, self.config.optimizer, captured=captured, dtype=self.passes.dtype)
+        how = {"captured": captured, "dtype": self.passes.dtype, "stacked": self.stacked}
+        self.optimizers = Optimizers(self.model, self.config.optimizer, **how)
         self.average = None if self.config.average is None else {k: v.clone() for k, v in self.weights().items()}
         # loss, error, gradient norm of each model since the last line; first step with a loss not finite, or `steps`
         self.sums = torch.zeros(3, len(runs), device=device)
@@ -176,7 +213,13 @@ class Trainer(TrainingLoop):
 
     def step(self, now: int) -> None:
         """One optimiser step, by the engine; nothing in it waits for the device or branches on a tensor's value."""
-        self.engine.step(now)
+        with self.draws.drawing():
+            self.engine.step(now)
+
+    @cached_property
+    def random(self) -> bool:
+        """Whether the model draws random numbers of its own; a stack never does."""
+        return not self.stacked and draws_random_numbers(self.model, few_prompts(self.model, self.experiment, 0))
 
     def learn(self, prompt: Any, outputs: Tensor, now: Now, whole: AnyPrompt | None = None) -> None:
         """Judge the outputs and update the weights; `prompt` are this rank's rows of the `whole` batch.
@@ -190,7 +233,9 @@ class Trainer(TrainingLoop):
                 "`emphasis` weighs the pairs that a model answers, and this one answers the last alone; "
                 f"got {self.config.emphasis}. Set `train.emphasis=0`."
             )
-        loss = self._weighted(error, prompt, batch)
+        loss = self._weighted(self.batches.weigh_loops(error), prompt, batch)
+        if self.passes.extra is not None and self.passes.extra.loss is not None:
+            loss = loss + share_of(self.passes.extra.loss, prompt, batch)
         for weight, gradient in zip(self.passes.weights, self.passes.gradients(loss), strict=True):
             weight.grad = gradient
         self.team.add_gradients(self.model)
@@ -202,8 +247,8 @@ class Trainer(TrainingLoop):
                 follow([*self.average.values()], [*self.weights().values()], now.decay)
             # of pairs the last one, with the most examples before it; of a sequence every token that is scored
             pairs, end, loss = isinstance(prompt, Prompt), error[-1:], loss.detach()
-            end = _at(end, now.points) if pairs else end
-            last = _share(self._mean(end), prompt, batch) if pairs else self._weighted(end, prompt, batch)
+            end = at_points(end, now.points) if pairs else end
+            last = share_of(self._mean(end), prompt, batch) if pairs else self._weighted(end, prompt, batch)
             self.team.add(loss, last)
             torch._foreach_add_([*self.sums], [part.reshape(-1) for part in (loss, last, norm)])  # pyright: ignore[reportPrivateImportUsage]
             # not isfinite: that is four kernels of a captured step, and this is two
@@ -212,7 +257,7 @@ class Trainer(TrainingLoop):
 
     def log(self) -> None:
         """Write a line of metrics where one is due."""
-        if self.done % self.config.log_every and self.done < self.steps:
+        if self.done % self.config.log_every and self.done not in self.config.ends:
             return
         lines = self.metrics()
         self.line = lines[0]
@@ -225,8 +270,10 @@ class Trainer(TrainingLoop):
     def metrics(self) -> list[dict[str, float]]:
         """Means since the last line for each model; here, and only here, the host waits for the device."""
         self.check_finite()
-        count = (self.done - 1) % self.config.log_every + 1
-        rate = self.config.optimizer.schedule(self.done - 1, self.config.steps)
+        last = self.done - 1
+        earlier = (end for end in self.config.extended if end < self.done)  # each of them has a line of its own
+        count = self.done - max(last - last % self.config.log_every, *earlier, 0)
+        rate = self.config.value(self.config.optimizer.schedule, last)
         means = (self.sums / count).T.tolist()
         self.sums.zero_()
         names = ("loss", "error", "gradient_norm")
@@ -256,6 +303,7 @@ class Trainer(TrainingLoop):
                 **{name: value[index] if self.stacked and value.ndim else value for name, value in flat.items()},
                 "sums": self.sums[:, index],
                 "generator": self.batches.generators[index].get_state(),
+                **{f"random/{place}": state for place, state in self.draws.drawn.items()},
             }
             for index in range(len(self.runs))
         ]
@@ -266,13 +314,14 @@ class Trainer(TrainingLoop):
 
     def load(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Take everything that `checkpoints` gave."""
-        self.model.load_state_dict(self._joined(checkpoints, "model"))
-        self.optimizers.load(self._joined(checkpoints, "optimizer"))
+        self.model.load_state_dict(parts_of(checkpoints, "model", self.device))
+        self.optimizers.load(parts_of(checkpoints, "optimizer", self.device))
         for index, checkpoint in enumerate(checkpoints):
             self.batches.generators[index].set_state(checkpoint.tensors["generator"])
             self.sums[:, index] = checkpoint.tensors["sums"].to(self.device)
+        self.draws.go_on(checkpoints[0].part("random"))
         if self.average is not None:
-            for name, value in self._joined(checkpoints, "average").items():
+            for name, value in parts_of(checkpoints, "average", self.device).items():
                 self.average[name].copy_(value)
 
     def weights(self) -> dict[str, Tensor]:
@@ -284,8 +333,7 @@ class Trainer(TrainingLoop):
         raise Diverged(f"{what}; the last good checkpoint in {run.path} {last}. Lower the learning rate, or clip.")
 
     def _build(self, seed: int):
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream(seed, "weights"))
+        with seeded(seed, "weights"):
             model = self.experiment.model.build()
         if self.config.start is not None and not self.runs[0].steps:
             load_weights(model, locate(self.config.start, beside=self.runs[0].path.parent))
@@ -299,30 +347,7 @@ class Trainer(TrainingLoop):
     def _weighted(self, error: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
         """The share of this rank in the mean over the scored positions of the whole batch, each by its weight."""
         if prompt.weights is None or whole.weights is None:
-            return _share(self._mean(error), prompt, whole)
+            return share_of(self._mean(error), prompt, whole)
         here, everywhere = (weights[..., -error.shape[-1] :] for weights in (prompt.weights, whole.weights))
         total = self._mean(everywhere.expand(len(error), *everywhere.shape))
-        return _share(self._mean(error * here), prompt, whole) / total
-
-    def _joined(self, checkpoints: Sequence[Checkpoint], part: str) -> dict[str, Tensor]:
-        parts = [checkpoint.part(part) for checkpoint in checkpoints]
-        lone = {name for name, value in parts[0].items() if value.ndim == 0 and name.endswith("/step")}
-        return {
-            name: value.to(self.device)
-            if not self.stacked or name in lone
-            else torch.stack([tensors[name] for tensors in parts]).to(self.device)
-            for name, value in parts[0].items()
-        }
-
-
-def _at(errors: Tensor, points: int | Tensor) -> Tensor:
-    """The last scored position of (..., positions); a model that reads the last pair as its query has only one."""
-    if isinstance(points, int):
-        return errors[..., :points][..., -1:]
-    return errors.index_select(-1, (points.long().clamp(max=errors.shape[-1]) - 1).view(1))
-
-
-def _share(mean: Tensor, prompt: AnyPrompt, whole: AnyPrompt) -> Tensor:
-    """The share of this rank in the global mean: all of it in a process on its own."""
-    rows, all_rows = prompt.places[-2], whole.places[-2]
-    return mean if rows == all_rows else mean * (rows / all_rows)
+        return share_of(self._mean(error * here), prompt, whole) / total

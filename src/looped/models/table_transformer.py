@@ -1,0 +1,182 @@
+"""A looped encoder for tables: a row is one token, rows have no order, and queries read the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from looped.models.base import LoopedModel, ModelConfig, only_pairs
+from looped.models.blocks import Block, LayerNorm, Linear
+from looped.models.decoder import batch_axis
+from looped.models.loop import unroll
+from looped.prompt import AnyPrompt
+
+LINEAR_WITHIN = 3.0
+"""Standardised numbers are read as they are up to this size, and grow like a logarithm from there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableTransformerConfig(ModelConfig):
+    """One block, looped over the rows of a table."""
+
+    d: int = 20
+    """Most features of a table; fewer are filled up with zeros."""
+    width: int = 128
+    """Width of the residual stream."""
+    heads: int = 4
+    """Attention heads."""
+    queries: int = 16
+    """The last pairs of a training prompt, all answered from the pairs before them; else the last pair alone."""
+    quantiles: int = 0
+    """In training a query is answered by a mean and this many quantiles, of levels (j + 1/2) / quantiles."""
+
+    has_read_in = True
+    injects = True
+    reads_query_last = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("d", "width", "heads", "queries"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        if self.width % self.heads:
+            raise ValueError(f"`width` must be a multiple of heads={self.heads}; got {self.width}.")
+        if self.quantiles < 0:
+            raise ValueError(f"`quantiles` must be at least 0; got {self.quantiles}.")
+
+    def build(self) -> TableTransformer:
+        """A freshly initialised model."""
+        return TableTransformer(self)
+
+
+class Context(NamedTuple):
+    """What every loop reads, and the units of the answers."""
+
+    tokens: Float[Tensor, "*models batch seq width"]
+    """A learned token, the examples, then the queries, read in."""
+    labels: Float[Tensor, "*models batch m"]
+    """The examples' labels, standardised; the learned token and these m examples are read by all tokens."""
+    mean: Float[Tensor, "*models batch 1"]
+    """Of the examples' labels."""
+    unit: Float[Tensor, "*models batch 1"]
+    """The standard deviation of the examples' labels, or 1 where they are constant."""
+
+
+class TableTransformer(LoopedModel):
+    """One block applied again and again to the rows of a table.
+
+        Y <- norm(Block(Y + P)),  Y_0 = 0;  every token reads the examples, and no token reads a query
+
+    Everything is standardised by the examples, inside the model: shifting or scaling a column or the labels shifts or
+    scales the answers, and a query's label can leak into nothing. Features are sorted by how strongly they correlate
+    with the labels and flipped to correlate positively, so their order and signs do not matter either. There are no
+    positions. Examples never read a query, so all queries share one pass over the examples.
+    """
+
+    config: TableTransformerConfig
+
+    def __init__(self, config: TableTransformerConfig):
+        super().__init__(config)
+        # beside x: the label, whether it is known, and how many there are, which a mean over examples does not tell
+        self.read_in = Linear(config.d + 3, config.width)
+        self.learned_token = nn.Parameter(torch.empty(1, config.width).normal_(std=0.02))
+        self.block = Block(config.width, heads=config.heads, causal=False)
+        self.norm = LayerNorm(config.width)
+        self.read_out = Linear(config.width, 1 + config.quantiles)
+        self.block.initialize(num_layers=1)
+
+    def embed(self, prompt: AnyPrompt) -> Context:
+        """The last pairs are the queries: `queries` of them in training, else one."""
+        prompt = only_pairs(prompt)
+        if prompt.d != self.config.d:
+            raise ValueError(f"this model reads x of dimension {self.config.d}; got {prompt.d}. Use a matching task.")
+        n = prompt.num_examples
+        examples = n - max(1, min(self.config.queries, n - 1) if self.training else 1)
+        xs, ys = prompt.xs, prompt.ys
+        if self.learned_token.ndim == 3 and xs.ndim == 3:  # every model of a stack gets the same prompts
+            xs, ys = (values.expand(len(self.learned_token), *values.shape) for values in (xs, ys))
+        return self.read(xs[..., :examples, :], ys[..., :examples], xs[..., examples:, :])
+
+    def read(
+        self,
+        xs: Float[Tensor, "*models batch m d"],
+        ys: Float[Tensor, "*models batch m"],
+        queries: Float[Tensor, "*models batch queries d"],
+    ) -> Context:
+        """Read m examples and any number of queries."""
+        precise = torch.promote_types(xs.dtype, torch.float32)  # a mean of bfloat16 numbers has two digits
+        dtype, (xs, ys, queries) = self.learned_token.dtype, (part.to(precise) for part in (xs, ys, queries))
+        m = ys.shape[-1]
+        ys, mean, unit = standardized(ys[..., None])
+        rows = torch.cat([xs, queries], -2)
+        rows = standardized(xs, rows)[0]
+        correlation = (rows[..., :m, :] * ys).sum(-2, keepdim=True)
+        order = correlation.abs().argsort(dim=-1, descending=True, stable=True)
+        rows = (rows * torch.where(correlation < 0, -1.0, 1.0)).gather(-1, order.expand_as(rows))
+        labels, rows = compressed(ys), compressed(rows)
+        count = torch.full_like(rows[..., :1], m).log1p() / 4
+        known = torch.cat([labels, torch.ones_like(labels)], -1)
+        known = nn.functional.pad(known, (0, 0, 0, queries.shape[-2]))
+        tokens = self.read_in(torch.cat([rows, known, count], -1).to(dtype))
+        first = batch_axis(self.learned_token).expand(*tokens.shape[:-2], 1, -1)
+        return Context(torch.cat([first, tokens], -2), labels[..., 0], mean[..., 0], unit[..., 0])
+
+    def start(self, context: Context) -> Tensor:
+        """Zeros."""
+        return torch.zeros_like(context.tokens)
+
+    def step(self, state: Tensor, context: Context, t: int) -> Tensor:
+        """Inject the rows, then apply the block; all tokens read the learned token and the examples."""
+        return self.norm(self.block(state + context.tokens, num_keys=1 + context.labels.shape[-1]))
+
+    def readout(self, state: Tensor, context: Context) -> Tensor:
+        """The mean at every query, in the units of the labels; in training a mean, then quantiles, if it has some."""
+        answers = self.outputs(state, context)
+        return answers if self.training and self.config.quantiles else answers[..., 0]
+
+    def outputs(self, state: Tensor, context: Context) -> Float[Tensor, "*models batch queries outputs"]:
+        """The mean and all quantiles at every query, in the units of the labels."""
+        answers = self.read_out(state[..., 1 + context.labels.shape[-1] :, :])
+        return torch.addcmul(context.mean[..., None], context.unit[..., None], answers.to(context.unit.dtype))
+
+
+@torch.no_grad()
+def answer_rows(
+    model: TableTransformer,
+    xs: Float[Tensor, "m d"],
+    ys: Float[Tensor, " m"],
+    queries: Float[Tensor, "queries d"],
+    *,
+    loops: int | None = None,
+) -> Float[Tensor, "queries outputs"]:
+    """The mean and the quantiles at every query, in one pass over the examples."""
+    context = model.read(xs[None], ys[None], queries[None])
+    loops = model.config.loops if loops is None else loops
+    return unroll(model.step, model.start(context), context, loops=loops, collect=model.outputs)[-1, 0]
+
+
+def standardized(examples: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """`rows` (None: the examples) with the examples' columns at mean 0 and variance 1; that mean and deviation.
+
+    A constant column becomes zero in the examples, and its deviation counts as 1; without examples nothing changes.
+    """
+    rows = examples if rows is None else rows
+    if not examples.shape[-2]:
+        zero = torch.zeros_like(rows[..., :1, :])
+        return rows, zero, zero + 1
+    mean = examples.mean(-2, keepdim=True)
+    unit = (examples - mean).square().mean(-2, keepdim=True).sqrt()
+    constant = unit <= 10 * torch.finfo(unit.dtype).eps * mean.abs()
+    unit = torch.where(constant, 1.0, unit)
+    return (rows - mean) / unit, mean, unit
+
+
+def compressed(values: Tensor) -> Tensor:
+    """v up to |v| = 3, then sign(v) (3 + log(|v| - 2)): smooth, monotone, and no outlier drowns the rest."""
+    size = values.abs()
+    beyond = LINEAR_WITHIN + (size - LINEAR_WITHIN).clamp(min=0).log1p()
+    return torch.where(size > LINEAR_WITHIN, values.sign() * beyond, values)

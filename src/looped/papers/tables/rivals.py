@@ -1,0 +1,89 @@
+"""What people use on small tables, tuned by cross-validation over fixed grids of at most 8 settings."""
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from looped.files import read_json, write_json
+from looped.papers.tables.data import Split
+from looped.tasks.data import cache_folder
+
+
+class Answers(NamedTuple):
+    """What a predictor answered for the test rows of a split, and the seconds from the rows to the answers."""
+
+    values: Float[np.ndarray, "tests outputs"]
+    seconds: float
+
+
+RIVALS = ("ridge", "lasso", "neighbours", "random forest", "boosting", "Gaussian process")
+
+
+def rivals() -> Mapping[str, tuple[Any, Mapping[str, Sequence[Any]]]]:
+    """By name: an estimator of scikit-learn's kind, and the grid that it is tuned over."""
+    try:
+        from sklearn.ensemble import RandomForestRegressor
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+        from sklearn.linear_model import Lasso, Ridge
+        from sklearn.neighbors import KNeighborsRegressor
+        from xgboost import XGBRegressor
+    except ImportError:
+        raise ValueError("the comparison needs its baselines: pip install 'looped[baselines]'.") from None
+    smooth = ConstantKernel() * RBF(3.0, (0.3, 100.0)) + WhiteKernel(0.3, (1e-3, 10.0))
+    with_linear = smooth + ConstantKernel(0.1) * DotProduct(1.0, "fixed")
+    boosted = XGBRegressor(n_estimators=100, n_jobs=1, random_state=0, subsample=0.8)
+    return {
+        "ridge": (Ridge(), {"alpha": [0.1, 0.3, 1, 3, 10, 30, 100, 300]}),
+        "lasso": (Lasso(max_iter=10_000), {"alpha": [0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8]}),
+        "neighbours": (KNeighborsRegressor(), {"n_neighbors": [3, 5, 8, 14], "weights": ["uniform", "distance"]}),
+        "random forest": (RandomForestRegressor(100, random_state=0), {"max_features": [0.33, 1.0]}),
+        "boosting": (boosted, {"max_depth": [2, 4], "learning_rate": [0.03, 0.1]}),
+        "Gaussian process": (GaussianProcessRegressor(random_state=0), {"kernel": [smooth, with_linear]}),
+    }
+
+
+def cached(about: str, split: Split, compute: Callable[[Split], Float[np.ndarray, "tests outputs"]]) -> Answers:
+    """What was computed before `about` the same split is read from `cache_folder()` / tables, with its seconds."""
+    key = hashlib.sha256(about.encode())
+    for part in split:
+        key.update(np.ascontiguousarray(part).tobytes())
+    file = cache_folder() / "tables" / f"{key.hexdigest()[:32]}.json"
+    if file.is_file():
+        kept = read_json(file)
+        return Answers(np.array(kept["values"]), kept["seconds"])
+    started = time.perf_counter()
+    values = compute(split)
+    seconds = time.perf_counter() - started
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_json(file, {"about": about, "values": values.tolist(), "seconds": seconds})
+    return Answers(values, seconds)
+
+
+def answers(name: str, split: Split, folds: int) -> Answers:
+    """A rival's answers to a split, tuned by as many folds."""
+    estimator, grid = rivals()[name]
+    about = f"{name} {estimator!r} {sorted(grid.items())!r} {folds}"
+    return cached(about, split, lambda split: tuned(estimator, grid, split, folds)[:, None])
+
+
+def tuned(estimator: Any, grid: Mapping[str, Sequence[Any]], split: Split, folds: int) -> Float[np.ndarray, " tests"]:
+    """Choose a setting by the squared error over the folds, and fit it to all rows; columns are standardised."""
+    from sklearn.model_selection import GridSearchCV, KFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    pipeline = make_pipeline(StandardScaler(), estimator)
+    step = pipeline.steps[-1][0]
+    settings = {f"{step}__{key}": values for key, values in grid.items()}
+    shuffled = KFold(folds, shuffle=True, random_state=0)
+    search = GridSearchCV(pipeline, settings, cv=shuffled, scoring="neg_mean_squared_error")
+    with warnings.catch_warnings():  # a Gaussian process at the edge of its bounds, a lasso that has not converged
+        warnings.simplefilter("ignore")
+        answers = search.fit(split.xs, split.ys).predict(split.test_xs)
+    return np.asarray(answers, dtype=np.float64)

@@ -1,0 +1,119 @@
+"""Small tables at random: what a predictor for tables is trained on, put together from pieces.
+
+    columns -> function -> noise -> target
+
+Every prompt draws one piece of each kind. All pieces are drawn for all prompts and one is selected, so that shapes do
+not depend on what was drawn. `docs/tables.md` shows how to write your own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from looped.functional.quantiles import pinball, quantile_levels
+from looped.prompt import Prompt
+from looped.tasks.table_pieces import (
+    BESIDE,
+    Additive,
+    Classes,
+    Columns,
+    Draws,
+    Function,
+    Linear,
+    Network,
+    Noise,
+    Number,
+    Target,
+    Trees,
+    standardized_beside,
+)
+from looped.tasks.task import Task, active_mask
+
+WIDEST = 6.0
+"""No label is further from the mean than this many standard deviations."""
+FUNCTIONS: tuple[Function, ...] = (
+    Linear(),
+    Network(activation="relu"),
+    Network(activation="tanh"),
+    Network(activation="sine"),
+    Trees(),
+    Additive(),
+)
+TARGETS: tuple[Target, ...] = (Number(), Number(), Number(), Classes())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TablePrior(Task):
+    """A random small table in every prompt; its rows have no order.
+
+        y = target(sqrt(1 - s) f(x) + sqrt(s) noise),  standardised by rows that are drawn beside and thrown away
+
+    A random number of features is used, a random number of those matters, and functions are blended with a linear one
+    in half of the prompts.
+    """
+
+    columns: Columns = field(default_factory=Columns)
+    """What the features are like."""
+    functions: tuple[Function, ...] = FUNCTIONS
+    """One is drawn for each prompt, each as likely; name one twice to have it twice as often."""
+    noise: Noise = field(default_factory=Noise)
+    """How noisy labels are."""
+    targets: tuple[Target, ...] = TARGETS
+    """What is asked for; one is drawn for each prompt."""
+    irrelevant: float = 0.5
+    """Share of prompts in which some features have no effect."""
+    blended: float = 0.5
+    """Share of prompts in which a linear function is added to the one drawn."""
+    quantiles: int = 0
+    """With a model that answers by a mean and so many quantiles, the loss judges them too."""
+
+    captured = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("functions", "targets"):
+            if not getattr(self, name):
+                raise ValueError(f"`{name}` must name at least one piece; got none.")
+        if self.quantiles < 0:
+            raise ValueError(f"`quantiles` must be at least 0; got {self.quantiles}.")
+
+    @property
+    def label_variance(self) -> float:
+        """A little above 1, as measured: the deviation of the rows beside a prompt is itself drawn."""
+        return 1.032
+
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
+        """Fresh tables."""
+        draws = Draws(generator, batch, n + BESIDE)
+        active = active_mask(self.d, dims, generator.device)
+        # small tables are as likely as wide ones: the number of features is uniform on a logarithmic scale
+        width = (draws.uniform(1) * (active.sum() + 0.99).log()).exp().floor()
+        places = (draws.uniform(self.d) + (1 - active)).argsort(1).argsort(1)
+        used = (places < width).float()
+        columns = self.columns(draws, self.d)
+        relevant = (draws.uniform(self.d) < draws.uniform(1, low=0.1)) | (draws.uniform(1) >= self.irrelevant)
+        relevant = relevant | (places == 0)
+        read = columns.read * (used * relevant)[:, None]
+        values = standardized_beside(draws.select([function(read, draws) for function in self.functions])[..., None])
+        linear = standardized_beside(Linear()(read, draws)[..., None])
+        share = draws.uniform(1, 1) * (draws.uniform(1, 1) < self.blended)
+        values = standardized_beside((1 - share).sqrt() * values + share.sqrt() * linear)[..., 0].clamp(-5, 5)
+        noisy, noise_share = self.noise(values, draws)
+        labels = draws.select([target(noisy, draws) for target in self.targets])
+        ys = standardized_beside(labels[..., None])[..., 0].clamp(-WIDEST, WIDEST)
+        xs = (columns.shown * used[:, None])[:, :n]
+        return Prompt(xs, ys[:, :n], truth={"noise": noise_share, "features": used.sum(-1)})
+
+    def error(  # type: ignore[override]
+        self, outputs: Float[Tensor, "*loops_batch_and_outputs"], prompt: Prompt
+    ) -> Float[Tensor, "*loops batch scored"]:
+        """Squared error of the mean; where a model in training gives quantiles too, plus their mean pinball loss."""
+        if not self.quantiles or outputs.ndim < prompt.ys.ndim + 2:
+            return super().error(outputs, prompt)
+        mean, quantiles = outputs[..., 0], outputs[..., 1:]
+        ys = prompt.ys[..., -mean.shape[-1] :].expand_as(mean)
+        return super().error(mean, prompt) + pinball(quantiles, ys, quantile_levels(self.quantiles)).mean(-1)

@@ -121,6 +121,16 @@ def test_every_command_name_theorem_and_figure_is_there(site):
     assert measured >= 27
 
 
+def test_the_explorer_is_a_page_where_its_model_is_kept(tool, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(tool, "SHIPPED", "yang24.linear")
+    assert "(@explorer_page.html)" in tool.explorer(tmp_path)
+    assert (tmp_path / "explorer_page.html").read_text().count("yang24.linear") >= 1
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(tool, "SHIPPED", "no.such_model")
+    assert tool.explorer(tmp_path / "without") == ""
+    assert "no kept model no.such_model" in capsys.readouterr().err
+
+
 def test_equations_are_drawings_and_code_is_not(tool):
     from website.equations import Equations
 

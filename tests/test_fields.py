@@ -20,6 +20,7 @@ from looped.models.kernel_transformer import query_covariates
 from looped.models.patterns import CovariateScores, LabelValue
 from looped.recipes import recipes
 from looped.tasks.regression import SparseRegression
+from looped.tasks.table_pieces import Classes, Columns, Noise, Trees
 from looped.training.run import Run, save_model
 from looped.training.trainer import Trainer, train
 from tasks.tiny_text import write
@@ -31,6 +32,7 @@ BASES = {
     "gao24.translation": {"train.points": 60, "model.positions": 60},
     "yang24.linear_published": {"train.depth.every": 2, "train.depth.by": 1, "train.active_points": None},
     "gatmiry24.looped": {"train.optimizer.schedule.share": 0.2},
+    "tables.regressor": {"train.lengths": [4, 5]},
 }
 """What some recipes need besides, so that six steps show what a field does."""
 HALF = {"type": "looped.tasks.gaussian_process:Part", "kernel": "looped.functional.kernels:exp", "weight": 0.5}
@@ -52,6 +54,18 @@ VALUES = {
     ("Translation", "corpus"): "iwslt",
     ("Translation", "split"): "val",
     ("Translation", "limit"): 3,
+    ("TablePrior", "columns"): Columns(plain=0.0),
+    ("TablePrior", "functions"): [Trees()],
+    ("TablePrior", "noise"): Noise(most=0.1),
+    ("TablePrior", "targets"): [Classes()],
+    ("Columns", "plain"): 0.0,
+    ("Network", "activation"): "tanh",
+    **{("TablePrior", name): 1.0 for name in ("irrelevant", "blended")},
+    **dict.fromkeys((("Columns", "correlated"), ("Columns", "missing"), ("Noise", "heavy"), ("Number", "skewed")), 1.0),
+    ("Classes", "two"): 0.0,
+    ("TableTransformerConfig", "width"): 12,
+    ("TableTransformerConfig", "heads"): 4,
+    ("TableTransformerConfig", "queries"): 2,
     ("KernelTransformerConfig", "loops"): 2,
     ("KernelTransformerConfig", "heads"): [
         {"type": "looped.models.kernel_transformer:Head", "value": LabelValue(), "scores": CovariateScores()}
@@ -93,6 +107,7 @@ VALUES = {
     ("Broyden", "memory"): 2,
     ("TrainConfig", "gradient"): Truncated(back=1),
     ("TrainConfig", "loop_weights"): [1.0, 3.0],
+    ("TrainConfig", "lengths"): [3],
     ("TrainConfig", "window"): 1,
     ("TrainConfig", "extended"): [3],
     ("TrainConfig", "grad"): 1,
@@ -124,6 +139,7 @@ REFUSED = {
     *((kind, "d") for kind in ("KernelTransformerConfig", "AlgoFormerConfig", "DecoderConfig")),
     ("RecurrentDepthConfig", "d"),
     ("TrainConfig", "gradient"),  # beside `grad`
+    *((kind, name) for kind in ("TablePrior", "TableTransformerConfig") for name in ("d", "quantiles")),
     *(("AlgoFormerConfig", name) for name in ("outputs", "vocabulary", "read", "causal", "inject")),
     ("Translation", "vocabulary"),
     ("MixedProcess", "kernel"),

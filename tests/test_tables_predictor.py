@@ -78,8 +78,8 @@ def test_quantiles():
     assert (low <= middle).all()
     assert (middle <= high).all()
     assert 0.8 < ((y[100:] > low) & (y[100:] < high)).mean() < 0.99
-    with pytest.raises(ValueError, match=r"`quantiles` must be in \[0.05, 0.95\]; got 0.99"):
-        ours.predict(X, quantiles=0.99)
+    with pytest.raises(ValueError, match=r"`quantiles` must be in \[0.05, 0.95\]; got \[0.99\]"):
+        ours.predict(X, quantiles=[0.99])
     with pytest.raises(ValueError, match="gives no quantiles"):
         InContextRegressor("yang24.linear", loops=1).fit(X[:9], y[:9]).predict(X, quantiles=[0.5])
 

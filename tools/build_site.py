@@ -10,7 +10,6 @@ import html
 import json
 import re
 import shutil
-import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,11 +107,8 @@ def page(name: str, assets: Path, parts: dict[str, Callable[[], str]]) -> Page:
 @cache
 def explorer(out: Path) -> str:
     """A link to the loop explorer, whose page is written beside the others."""
-    if not (store() / SHIPPED).is_dir():
-        print(f"There is no kept model {SHIPPED}: the site has no page of the explorer.", file=sys.stderr)
-        return ""
     run = Run.open(store() / SHIPPED)
-    write_explorer(out / "explorer_page.html", model=run.model(), task=run.setup.task, name=run.setup.name)
+    write_explorer(out / "explorer_page.html", model=run.model(), setup=run.setup)
     return "**[Open the loop explorer](@explorer_page.html)**: it runs here, in your browser."
 
 

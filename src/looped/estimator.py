@@ -82,6 +82,7 @@ class InContextRegressor(RegressorMixin, BaseEstimator):
             X, y = check_X_y(self._categories(X), y, **ACCEPTED, y_numeric=True)
         else:
             X, y = validate_data(self, X, y, **ACCEPTED, y_numeric=True)
+        y = np.asarray(y, dtype=np.float64)
         self.model_, setup = self._opened()
         _check_model(self.model_)
         d = _width(self.model_)

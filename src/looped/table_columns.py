@@ -74,6 +74,6 @@ class Columns:
             strength = np.abs(scaled.T @ (y - y.mean()))
             self.chosen = np.sort(np.argsort(-strength, kind="stable")[:most])
 
-    def __call__(self, X: Numbers) -> Numbers:
+    def __call__(self, X: Numbers) -> Float[np.ndarray, "rows chosen"]:
         """The columns that the model reads."""
         return ((np.where(np.isnan(X), self.fill, X) - self.mean) / self.unit)[:, self.chosen]

@@ -91,7 +91,7 @@ def test_no_command_shows_the_help(call):
         (["train", "yang24.linear", "--seed", "one"], "--seed"),
         (["import", "file.pt", "--out", "x"], "--heads"),
         (["import", "file.pt", "--heads", "8"], "--out"),
-        (["import", "file.pt", "--out", "x", "--heads", "8", "--inject", "multiply"], "multiply"),
+        (["import", "file.pt", "--out", "x", "--heads", "8", "--inject", "divide"], "divide"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(refused, arguments, message):
@@ -234,7 +234,7 @@ def test_verify_exits_by_verdict_and_prints_rows(call):
     first = json.loads(out)[0]
     assert first["name"] == "gatmiry24.lem3"
     _, table, _ = call("verify", "gatmiry24.lem3")
-    assert first["statement"][:40] in table  # and which side of the bound it asks for
+    assert all(word in table for word in first["statement"].split()[:6])  # and which side of the bound it asks for
     assert (">=" if first["at_least"] else "<=") in table
 
 

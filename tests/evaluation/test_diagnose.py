@@ -122,7 +122,7 @@ PLANTED = {
     "unlooped": (AffineConfig(loops=1, rate=0.9), ["Unlooped.", "It has learned", "nothing is repeated"]),
     "mixed": (
         AffineConfig(**AFFINE, flip=1.5, share=0.3, read=0.01),
-        ["Settles for ", "of the prompts, diverges for ", "It has learned", "Where it settles"],
+        ["Stable for ", "%, diverges for ", "of the prompts. It has learned", "Where it settles"],
     ),
 }
 NEVER_BESIDE = {
@@ -133,7 +133,7 @@ NEVER_BESIDE = {
     "Collapsed.": ["Loops help", "has learned", "Stable", "it stays"],
     "Not learned.": ["Loops help", "has learned", "Stable", "it stays"],
     "Unlooped.": ["Stable", "settles", "start", "Run it for"],
-    "Settles for": ["Stable.", "not learned", "it stays"],
+    "Stable for": ["Stable.", "not learned", "it stays"],
 }
 
 

@@ -121,14 +121,10 @@ def test_every_command_name_theorem_and_figure_is_there(site):
     assert measured >= 27
 
 
-def test_the_explorer_is_a_page_where_its_model_is_kept(tool, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(tool, "SHIPPED", "yang24.linear")
-    assert "(@explorer_page.html)" in tool.explorer(tmp_path)
-    assert (tmp_path / "explorer_page.html").read_text().count("yang24.linear") >= 1
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(tool, "SHIPPED", "no.such_model")
-    assert tool.explorer(tmp_path / "without") == ""
-    assert "no kept model no.such_model" in capsys.readouterr().err
+def test_the_loop_explorer_is_a_page_of_the_site(site):
+    assert "explorer.curves" in (site / "explorer_page.html").read_text()
+    for name in ("explorer.html", "how_looping_works.html"):
+        assert 'href="explorer_page.html"' in (site / name).read_text()
 
 
 def test_equations_are_drawings_and_code_is_not(tool):

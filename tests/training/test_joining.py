@@ -189,3 +189,8 @@ def test_an_evaluation_of_a_random_model_gives_the_same_digits_twice():
     torch.rand(5)
     assert evaluate(model, gated().task, points=4, prompts=300) == first
     assert evaluate(model, gated().task, points=4, prompts=300, seed=1) != first
+
+
+def test_sizes_that_torchs_layers_refuse_are_one_line(tmp_path):
+    with pytest.raises(ValueError, match=r"GatedConfig\(.*width=5.* cannot be built: embed_dim must be divisible"):
+        train(replace(gated(), model=GatedConfig(loops=3, width=5)), out=tmp_path)

@@ -35,7 +35,8 @@ def check(
     """
     if ".py" not in name and scale is None and locate(name).exists():
         run = Run.open(name, load_user_code(code))
-        setup, model, points = run.setup, run.model(pick_device(device)), points or usual_points(run)
+        setup, model = run.setup, run.model(pick_device(device))
+        points = usual_points(run) if points is None else points
     else:
         setup = find_setup(name, scale)
         with seeded(seed, "model"):
@@ -43,7 +44,7 @@ def check(
     windows = {}
     if isinstance(setup, Experiment):
         windows = {"grad": setup.train.grad, "window": setup.train.window}
-        points = points or setup.train.points
+        points = setup.train.points if points is None else points
     checked = check_model(model, setup.task, points=points, seed=seed, **windows)
     faults = len(checked.faults)
     summary = f"{faults} fault{'s' * (faults != 1)} in {len(checked.findings)} findings about {setup.name}."

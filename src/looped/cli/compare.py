@@ -30,9 +30,9 @@ def compare(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN RUN...", help="Run folders or kept models; first: reference.")
     ],
-    task: Annotated[str | None, typer.Option(metavar="RECIPE", help="Judge on the task of this recipe.")] = None,
+    task: options.JudgedTask = None,
     set_: options.Set = None,
-    scale: Annotated[str | None, typer.Option(help="Scale of that recipe.")] = None,
+    scale: options.JudgedScale = None,
     shift: options.Shifts = None,
     baseline: options.OwnBaselines = None,
     points: options.Points = None,

@@ -20,6 +20,7 @@ from looped.experiment import Experiment
 from looped.functional.schedules import Trapezoid
 from looped.papers import yang24
 from looped.report.drawing import save_figure
+from looped.report.explorer import SHIPPED, write_explorer
 from looped.report.page import write_report
 from looped.report.plots import evaluation_figure
 from looped.training.kept import store
@@ -62,7 +63,9 @@ def demo(
         results.append(result)
         show(None, table(result, title), json=False, quiet=silent)
     # on noiseless data least squares is exact and no contest: the page leads with noise
-    page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD)
+    small = Run.open(store() / SHIPPED)
+    explorer = write_explorer(Path(out) / "explorer.html", model=small.model(), setup=small.setup)
+    page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD, explorer=explorer.name)
     save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
     task, trained, k = large.experiment.task, large.experiment.model.loops, usual_points(large) - 1
     kept_result = evaluate(large.model(), task, points=k + 1, max_loops=2 * trained, prompts=64, baselines={})
@@ -76,6 +79,7 @@ def demo(
         "train_seconds": run.provenance()["train_seconds"],
         "parameters": run.model().num_parameters,
         "report": str(page),
+        "explorer": str(explorer),
         "seed": seed,
         "kept_error": {"model": KEPT, "k": k, "loops": trained, "error": kept_result.by_examples[0].at(k)},
         "noisy_error_kd": {curve.label: curve.at(clean.task.d) for curve in results[1].by_examples},
@@ -83,7 +87,7 @@ def demo(
     text = (
         f"Error at k={2 * clean.task.d} examples: {number(figures['error_k2d'])} after {clean.model.loops} loops, "
         f"{number(figures['error_k2d_4x_loops'])} after {4 * clean.model.loops} (predicting zero: 1). {KEPT}, kept: "
-        f"{number(figures['kept_error']['error'])} at k={k} after {trained}. Report: {page}"
+        f"{number(figures['kept_error']['error'])} at k={k} after {trained}. Report: {page}. To play with: {explorer}"
     )
     show(figures, text, json=json, quiet=quiet)
     if open_ or (open_ is None and not silent and sys.stdout.isatty() and os.environ.get("DISPLAY")):

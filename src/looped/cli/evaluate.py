@@ -27,9 +27,9 @@ PROMPTS = 1280
 
 def evaluate(
     run: options.RunName,
-    task: Annotated[str | None, typer.Option(metavar="RECIPE", help="Judge on the task of this recipe.")] = None,
+    task: options.JudgedTask = None,
     set_: options.Set = None,
-    scale: Annotated[str | None, typer.Option(help="Scale of that recipe.")] = None,
+    scale: options.JudgedScale = None,
     shift: options.Shifts = None,
     baseline: options.OwnBaselines = None,
     points: options.Points = None,

@@ -31,7 +31,7 @@ def explore(
     Example: `looped explore --out explorer.html`
     """
     chosen = open_run(model, points=None, best=best, code=code)
-    page = write_explorer(out, model=chosen.model("cpu"), task=chosen.run.setup.task, name=chosen.run.setup.name)
+    page = write_explorer(out, model=chosen.model("cpu"), setup=chosen.run.setup)
     size = page.stat().st_size
     data = {"page": str(page), "model": model, "bytes": size}
     show(data, f"{page}: {size / 1e6:.2f} MB, nothing else needed. Open it in a browser.", json=json, quiet=quiet)

@@ -34,6 +34,8 @@ Prompts = Annotated[int, typer.Option(help="How many fresh prompts to use.")]
 PromptSeed = Annotated[int, typer.Option(help="Seed of the prompts.")]
 
 
+JudgedTask = Annotated[str | None, typer.Option("--task", metavar="RECIPE", help="Judge on the task of this recipe.")]
+JudgedScale = Annotated[str | None, typer.Option("--scale", help="Scale of that recipe.")]
 Shifts = Annotated[
     list[str] | None,
     typer.Option(

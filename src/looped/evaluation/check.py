@@ -62,6 +62,8 @@ def check(
         raise ValueError(f"`steps` must be at least 1; got {steps}.")
     most = model.config.max_examples
     points = min(2 * task.d + 1, 10**9 if most is None else most + 1) if points is None else points
+    if points < 2:
+        raise ValueError(f"`points` must be at least 2, an example and a query; got {points}.")
     weight = weight_of(model)
 
     def draw(number: int, batch: int = BATCH) -> AnyPrompt:
@@ -70,8 +72,15 @@ def check(
         prompt.check_finite()
         return prompt.to(weight.device).to(weight.dtype)
 
+    try:
+        prompts = [draw(number) for number in range(6)]
+    except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError) as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ValueError(
+            f"no prompts can be drawn from this task; `sample` stops with {text}. Mend it first."
+        ) from None
     copied = copy.deepcopy(model).eval()
-    given = Given(copied, task, draw(0), draw(1), seed, False)
+    given = Given(copied, task, prompts[0], prompts[1], seed, False)
     findings: list[Finding] = []
 
     def judge(name: str, measure: Callable[[], Iterator[Finding]]) -> bool:
@@ -85,7 +94,7 @@ def check(
         return True
 
     if (
-        judge("shapes", lambda: checks.shapes_fit(given, [draw(number) for number in range(2, 6)]))
+        judge("shapes", lambda: checks.shapes_fit(given, prompts[2:]))
         and judge("in place", lambda: checks.nothing_in_place(given))
         and judge("random", lambda: checks.one_seed_one_answer(given))
     ):

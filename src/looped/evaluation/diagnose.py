@@ -19,6 +19,7 @@ from looped.evaluation.curves import Curve
 from looped.evaluation.diagnosis import (
     BEHAVIOURS,
     GROWN,
+    MARGIN,
     MOST_PERIOD,
     ROUNDING,
     SAME,
@@ -103,12 +104,14 @@ def diagnose(
     injects = ran.overflow in (None, *range(trained + 1, loops + 1)) and loops_read_prompt(model, few, other, seed=seed)
     settles = torch.tensor([word == "settles" for word in ran.behaviour], dtype=torch.bool)
     fixed_point: dict[str, Any] = {}
+    if int(settles.sum()) > 1:
+        fixed_point["settled_stay"] = _stays(ran.errors[settles.to(weight.device)], level, seed)
     if repeats and bool(settles.any()):
         chosen = settles.to(weight.device)
         ends = rows(ran.state, chosen), rows(context, chosen)
         generator = torch.Generator(weight.device).manual_seed(stream(seed, "starts"))
         with seeded(seed, "model"):
-            fixed_point = _fixed_point(model, *ends, loops, starts if injects else 0, generator)
+            fixed_point |= _fixed_point(model, *ends, loops, starts if injects else 0, generator)
     zero, base = _zero_errors(task, prompt, ran.answers[trained]), best_of_others(ran.errors)
     estimates = {
         "gain": zero - ran.errors[:, trained - 1],
@@ -168,6 +171,13 @@ def best_of_others(errors: Float[Tensor, "batch loops"]) -> Float[Tensor, " batc
     parts = (errors[:half], errors[half:])
     best = [best_loop(part.mean(0).tolist()) - 1 for part in parts]
     return torch.cat((parts[0][:, best[1]], parts[1][:, best[0]]))
+
+
+def _stays(errors: Float[Tensor, "batch loops"], level: float, seed: int) -> bool:
+    """Whether the last error is surely less than `MARGIN` above the best."""
+    base = best_of_others(errors)
+    rise = Estimate.of(errors[:, -1] - base, level, seed)
+    return rise.high < MARGIN * float(base.mean()) + ROUNDING
 
 
 def best_loop(means: Sequence[float]) -> int:

@@ -14,6 +14,8 @@ WORSE = 2.0
 """The error diverges where it is surely more than this factor above the best one..."""
 ROUNDING = 1e-6
 """... and by more than this, in units of predicting zero: below that it is rounding."""
+MARGIN = 0.05
+"""The error stays when it surely rises by less than this fraction of its best; it rises when it surely rises more."""
 SETTLED = 1e-3
 """A loop leaves a state where it is when it moves it by less than this fraction of its length."""
 SAME = 1e-2
@@ -98,6 +100,8 @@ class Diagnosis(Findings):
     """The first loop after which some state, or its error, is not finite."""
     shares: dict[str, Estimate]
     """Share of the prompts whose state does each of `BEHAVIOURS`; empty where loops share no weights."""
+    settled_stay: bool | None = None
+    """Whether the error of the prompts that settle surely stays; None where fewer than 2 settle."""
     period: int | None = None
     """Loops of the commonest cycle, if any prompt cycles."""
     radius: Spread | None = None

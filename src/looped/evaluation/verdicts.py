@@ -6,12 +6,10 @@ starts are told of the prompts that settle, stability of models that have learne
 
 import math
 
-from looped.evaluation.diagnosis import ROUNDING, SAME, SETTLED, WORSE, Diagnosis, Estimate
+from looped.evaluation.diagnosis import MARGIN, ROUNDING, SAME, SETTLED, WORSE, Diagnosis, Estimate
 
 LEARNED = 0.05
 """A model has learned when it surely beats predicting zero by this fraction of its error."""
-MARGIN = 0.05
-"""The error stays when it surely rises by less than this fraction of its best; it rises when it surely rises more."""
 MOST = 0.9
 """A behaviour is the model's when this share of the prompts shows it."""
 
@@ -58,12 +56,10 @@ def _headline(diagnosis: Diagnosis) -> str:
     if diagnosis.kind != "mixed":
         unlooped = "" if diagnosis.looped or diagnosis.kind == "unlooped" else ", and unlooped"
         return diagnosis.kind.capitalize() + unlooped
-    words = {"settles": "settles", "cycles": "cycles", "keeps moving": "keeps moving", "diverges": "diverges"}
+    words = {"settles": "is stable"} if diagnosis.settled_stay else {}
     shares = sorted(diagnosis.shares.items(), key=lambda item: -item[1].mean)
-    parts = [f"{words[word]} for {share.mean:.0%}" for word, share in shares if share.mean >= 0.005]
-    if _end(diagnosis) == "stays" and shares[0][0] == "settles":
-        parts[0] = f"stable for {shares[0][1].mean:.0%}"
-    return f"{parts[0].capitalize()} of the prompts, {', '.join(parts[1:])}"
+    parts = [f"{words.get(word, word)} for {share.mean:.0%}" for word, share in shares if share.mean >= 0.005]
+    return f"{', '.join(parts)} of the prompts".removeprefix("is ").capitalize()
 
 
 def _worth(diagnosis: Diagnosis) -> str:

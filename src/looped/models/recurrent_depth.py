@@ -87,6 +87,8 @@ class RecurrentDepth(LoopedDecoder):
     """
 
     config: RecurrentDepthConfig
+    left_to_adam = rf"{LoopedDecoder.left_to_adam}|injection\."
+    """As the read-in stays with Adam, so does what joins it to the state."""
     noise: Callable[[Tensor], Tensor] = staticmethod(torch.zeros_like)
     """Standard normal numbers of a tensor's shape; `training/draws.py` replaces it."""
 

@@ -31,7 +31,10 @@ CPU = TrainConfig(
 """Loops are random, 4 to 20 a step, so that every loop from the second on is an answer and more do no harm."""
 
 SIZES = {
-    "smoke": (replace(MODEL, width=16, heads=2, loops=4), replace(CPU, steps=20, batch=8, depth=None, log_every=5)),
+    "smoke": (
+        replace(MODEL, width=16, heads=2, loops=4),
+        replace(CPU, steps=20, batch=8, grad=4, depth=None, log_every=5),
+    ),
     "cpu": (MODEL, CPU),
     "paper": (MODEL, replace(CPU, steps=60_000, batch=256, log_every=500, checkpoint_every=5000)),
 }

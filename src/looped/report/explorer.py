@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 import looped
+from looped.experiment import Experiment, Setup
 from looped.models.base import LoopedModel
 from looped.models.decoder import DecoderConfig, LoopedDecoder
 from looped.report.page import environment, write_page
 from looped.tasks.mixture import FunctionMixture
-from looped.tasks.task import Task
 
 SHIPPED = "explorer.curves"
 """The kept model that the page is made for."""
@@ -22,8 +22,9 @@ FIELDS = ("loops", "d", "width", "heads", "layers", "positions", "inject", "insi
 """The fields of a decoder that the page's program knows; all others must be at their defaults."""
 
 
-def write_explorer(out: str | Path, *, model: LoopedModel, task: Task, name: str) -> Path:
-    """Write the page of a model to the file `out`; weights are inside, and nothing is loaded from elsewhere."""
+def write_explorer(out: str | Path, *, model: LoopedModel, setup: Setup) -> Path:
+    """Write the page of a run's model to the file `out`; weights are inside, and nothing is loaded from elsewhere."""
+    name, task = setup.name, setup.task
     decoder = _plain_decoder(model, name)
     uniform = isinstance(task, FunctionMixture)
     page = (
@@ -34,7 +35,7 @@ def write_explorer(out: str | Path, *, model: LoopedModel, task: Task, name: str
             num_parameters=f"{decoder.num_parameters:,}",
             model=model_data(decoder),
             task={"d": task.d, "reach": math.sqrt(3) if uniform else 2.0, "varied": uniform, "noise": task.label_noise},
-            loops=decoder.config.loops,
+            loops=_trained_loops(setup),
             version=looped.__version__,
         )
     )
@@ -45,6 +46,15 @@ def write_explorer(out: str | Path, *, model: LoopedModel, task: Task, name: str
             "Choose a smaller model, or keep it with `looped keep --rounding float16`."
         )
     return write_page(Path(out), page)
+
+
+def _trained_loops(setup: Setup) -> tuple[int, int]:
+    """The fewest and the most loops of a training step."""
+    b = setup.model.loops
+    if not isinstance(setup, Experiment) or setup.train.depth is None:
+        return b, b
+    low, high = setup.train.depth.bounds(setup.train.steps)
+    return b + int(low), b + int(high)
 
 
 def model_data(model: LoopedDecoder) -> dict[str, Any]:

@@ -27,16 +27,20 @@ def sweep_figure(results: SweepResults, *, size=(9.2, 3.8)) -> Figure:
         values = [point.fields.get(varied[0]) for point in points] if len(varied) == 1 else []
         numeric = bool(values) and all(type(value) in (int, float) for value in values)
         places = values if numeric else list(range(len(points)))
-        for kind, index in (("error", 0), ("late", 1)):
-            label = "after the trained loops" if kind == "error" else "after four times as many"
+        for kind, label, style in (
+            ("error", "after the trained loops", {"linestyle": "-"}),
+            ("late", "after four times as many", {"linestyle": "--", "alpha": 0.6, "markerfacecolor": "none"}),
+        ):
             estimates = [getattr(point, kind) for point in points]
-            bars = [[entry.mean - entry.low for entry in estimates], [entry.high - entry.mean for entry in estimates]]
-            bars = [[max(bar, 0.0) if math.isfinite(bar) else 0.0 for bar in side] for side in bars]
-            style = {"color": PALETTE[index], "marker": "o", "capsize": 3, "label": label}
-            line = DASHES[index] if numeric else "none"
-            left.errorbar(places, [entry.mean for entry in estimates], yerr=bars, linestyle=line, **style)
+            sides = [[entry.mean - entry.low for entry in estimates], [entry.high - entry.mean for entry in estimates]]
+            bars = [[max(bar, 0.0) if math.isfinite(bar) else 0.0 for bar in side] for side in sides]
+            style = {**style, "linestyle": style["linestyle"] if numeric else "none"}
+            means = [entry.mean for entry in estimates]
+            left.errorbar(places, means, yerr=bars, label=label, color=INK, marker="o", capsize=3, **style)
         left.set(xlabel=varied[0] if len(varied) == 1 else "point", ylabel=ERROR)
-        if not numeric and len(points) <= MOST:
+        if numeric and len(points) <= MOST:
+            left.set_xticks(places)
+        elif len(points) <= MOST:
             left.set_xticks(places, names, rotation=30, ha="right", fontsize=7.5)
         for index, (point, name) in enumerate(zip(points[:MOST], names, strict=False)):
             curve, colour = point.by_loops, PALETTE[index % len(PALETTE)]

@@ -333,8 +333,11 @@ class Trainer(TrainingLoop):
         raise Diverged(f"{what}; the last good checkpoint in {run.path} {last}. Lower the learning rate, or clip.")
 
     def _build(self, seed: int):
-        with seeded(seed, "weights"):
-            model = self.experiment.model.build()
+        try:
+            with seeded(seed, "weights"):
+                model = self.experiment.model.build()
+        except AssertionError as error:  # how torch's layers refuse sizes
+            raise ValueError(f"{self.experiment.model} cannot be built: {error}. Change its fields.") from error
         if self.config.start is not None and not self.runs[0].steps:
             load_weights(model, locate(self.config.start, beside=self.runs[0].path.parent))
             self.began = {"start": digest(model.state_dict())}

@@ -41,7 +41,7 @@ function canvas(svg, height) {
 }
 
 /**
- * Lines over the loops 1 to `last` on a logarithmic axis, with a mark at loop `t`.
+ * Lines over the loops 1 to `last`, both axes logarithmic, with a mark at loop `t`.
  * lines: [{ name, values, style }], a value for each loop so far; levels: [{ name, value, style }], the same at all.
  */
 function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, title, span = null }) {
@@ -52,7 +52,8 @@ function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, titl
   const low = span ? span[0] : Math.max(floor, Math.min(...sound, 1) / 1.3);
   const high = span ? span[1] : Math.max(low * 20, ...sound.map((value) => 1.3 * value));
   const logarithm = scale(Math.log(low), Math.log(high), bottom, top);
-  const x = scale(1, last, left, right), y = (value) => logarithm(Math.log(Math.max(low, value)));
+  const position = scale(0, Math.log(Math.max(2, last)), left, right), x = (loop) => position(Math.log(loop));
+  const y = (value) => logarithm(Math.log(Math.max(low, value)));
   draw(svg, "title", {}, title);
   if (band) {
     const [from, to] = band.map((loop) => x(Math.min(last, Math.max(1, loop))));
@@ -62,8 +63,8 @@ function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, titl
     draw(svg, "line", { class: "grid", x1: left, x2: right, y1: y(tick), y2: y(tick) });
     draw(svg, "text", { class: "tick", x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, tick >= 0.001 ? tick : tick.toExponential(0));
   }
-  for (const loop of [1, ...[20, 40, 60, 80, 100].filter((value) => value <= last)]) {
-    draw(svg, "text", { class: "tick", x: x(loop), y: bottom + 15, "text-anchor": loop === last ? "end" : "middle" }, loop);
+  for (const loop of [1, 2, 5, 10, 20, 50, 100, 200, 500].filter((value) => value <= last)) {
+    draw(svg, "text", { class: "tick", x: x(loop), y: bottom + 15, "text-anchor": loop >= 0.8 * last ? "end" : "middle" }, loop);
   }
   draw(svg, "text", { class: "tick", x: (left + right) / 2, y: bottom + 27, "text-anchor": "middle" }, "loop");
   for (const level of levels.filter(({ value }) => Number.isFinite(value))) {

@@ -8,7 +8,7 @@ const $ = (id) => document.getElementById(id);
 /** What the person chose. A point of a hidden function knows its clean y and its share of the noise. */
 const state = {
   points: [], truth: null, shift: 0, noise: 0.1, t: 1, probe: 0.4, chosen: null, rival: "Gaussian process",
-  random: new Random(7), playing: null,
+  random: new Random(5), playing: null,
 };
 /** What was computed for it. */
 const examples = new Examples(MODEL);
@@ -18,7 +18,7 @@ let queries = null, guessErrors = [], rivalCurve = null, rivalError = NaN, waiti
 /** Begin again at the first loop; the points' states are computed only where points have changed. */
 function restart() {
   examples.set(state.points);
-  queries = Object.assign(new Queries(MODEL, examples, [...grid, state.probe]), { errors: [], typical: [] });
+  queries = Object.assign(new Queries(MODEL, examples, [...grid, state.probe]), { errors: [], typical: [], changes: [] });
   guessErrors = [];
   rivalCurve = state.points.length && state.rival ? RIVALS[state.rival](state.points, grid) : null;
   rivalError = rivalCurve ? truthError(rivalCurve) : NaN;
@@ -28,7 +28,9 @@ function restart() {
 function advance() {
   queries.advance();
   queries.errors.push(truthError(queries.curves.at(-1)));
-  queries.typical.push(mean([...queries.moves.at(-1).subarray(0, QUERIES)]));
+  const [now, last] = [queries.curves.at(-1), queries.curves.at(-2)];
+  queries.typical.push(inTraining((index) => queries.moves.at(-1)[index]));
+  queries.changes.push(last ? inTraining((index) => Math.abs(now[index] - last[index])) : NaN);
   const answers = examples.guesses(queries.t);
   const errors = state.points.map(({ y }, index) => (y - answers[index]) ** 2).slice(1);
   guessErrors.push(errors.length ? mean(errors) : NaN);
@@ -60,8 +62,11 @@ function redraw(t) {
 /** Mean squared distance from the hidden function where the model was trained. */
 function truthError(curve) {
   if (!state.truth) return NaN;
-  return mean(grid.flatMap((x, index) => Math.abs(x) <= DATA.task.reach ? [(curve[index] - hidden(x)) ** 2] : []));
+  return inTraining((index) => (curve[index] - hidden(grid[index])) ** 2);
 }
+
+/** The mean over the x that the model was trained on. */
+const inTraining = (value) => mean(grid.flatMap((x, index) => (Math.abs(x) <= DATA.task.reach ? [value(index)] : [])));
 
 const hidden = (x) => state.truth(x - state.shift);
 
@@ -86,16 +91,15 @@ function render() {
   $("truth-key").hidden = !state.truth;
   $("rival-key").textContent = rivalCurve ? state.rival : "";
   $("rival-error").textContent = Number.isFinite(rivalError) ? state.rival : "";
-  const { errors, typical } = queries;
-  const band = [DATA.task.varied ? TRAINED - 8 : 1, DATA.task.varied ? TRAINED + 8 : TRAINED];
-  const shared = { t: state.t, last: LAST, band, floor: 1e-6, ticks: [1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1, 10, 100] };
+  const { errors, typical, changes } = queries;
+  const shared = { t: state.t, last: LAST, band: DATA.loops, floor: 1e-6, ticks: [1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1, 10, 100] };
   const empty = (values) => (none ? [] : values);
   loopsChart($("errors"), {
     ...shared, title: "Error by loop",
     lines: [{ values: empty(guessErrors), style: "guess" }, { values: state.truth ? empty(errors) : [], style: "now" }],
     levels: none ? [] : [{ value: rivalError, style: "rival" }],
   });
-  loopsChart($("moves"), { ...shared, title: "Movement of the state by loop", lines: [{ values: empty(typical), style: "now" }] });
+  loopsChart($("moves"), { ...shared, title: "Movement of the state by loop", lines: [{ values: empty(typical), style: "state" }, { values: empty(changes), style: "now" }] });
   const most = attentionChart($("attention"), { shares: none || !ready ? null : queries.shares[at], heads: MODEL.heads, points: state.points, probe: state.probe, reach: REACH });
   $("tallest").textContent = none || !ready ? "" : ` The tallest bar is ${digits(100 * most)}%.`;
   if (ready === state.t) $("story").textContent = none ? "No points yet: the model has nothing to go by." : story();
@@ -103,15 +107,14 @@ function render() {
 
 /** What is to be seen at this loop, in a sentence or two. */
 function story() {
-  const { t } = state, { errors, typical } = queries, move = typical[t - 1], error = errors[t - 1];
-  const share = `${digits(100 * move)}%`;
-  if (!Number.isFinite(move)) return `Loop ${t}: the numbers have grown past all bounds.`;
+  const { t } = state, { errors, changes } = queries, move = changes[t - 1], error = errors[t - 1];
+  if (t > 1 && !Number.isFinite(move)) return `Loop ${t}: the numbers have grown past all bounds.`;
   let text;
   if (t === 1) text = "Loop 1: a first glance at the points.";
-  else if (move > 0.3) text = `Loop ${t}: it is still making up its mind; this loop moved its state by ${share}.`;
-  else if (move > 0.005) text = `Loop ${t}: it is closing in; this loop moved its state by ${share}.`;
-  else text = `Loop ${t}: it has come to rest; this loop moved its state by only ${share}.`;
-  if (t > TRAINED && move <= 0.005) text += ` It may go on looping far past the ${TRAINED} loops of its training.`;
+  else if (move > 0.05) text = `Loop ${t}: it is still making up its mind; this loop moved the curve by ${digits(move)}.`;
+  else if (move > 0.005) text = `Loop ${t}: it is closing in; this loop moved the curve by ${digits(move)}.`;
+  else text = `Loop ${t}: the curve has come to rest; this loop moved it by ${move < 0.001 ? "less than 0.001" : digits(move)}.`;
+  if (t > DATA.loops[1] && move <= 0.005) text += ` That is past any number of loops it was trained with.`;
   if (Number.isFinite(error) && t > 1) {
     const ratio = errors[0] / error;
     if (ratio > 1.5) text += ` Its curve is ${ratio > 9.5 ? Math.round(ratio) : ratio.toFixed(1)} times closer to the hidden function than after the first loop.`;
@@ -121,7 +124,7 @@ function story() {
 }
 
 /** New points of a hidden function of this kind. */
-function preset(kind, count = 10) {
+function preset(kind, count = 11) {
   const { random } = state, kinds = DATA.task.varied ? ["line", "kinks", "stairs", "wave", "smooth"] : ["proportional"];
   const chosen = kind === "surprise" ? kinds[Math.floor(random.uniform() * kinds.length)] : kind;
   Object.assign(state, { truth: KINDS[chosen](random), points: [], shift: 0, chosen: null });

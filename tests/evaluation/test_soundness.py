@@ -150,6 +150,17 @@ def test_a_model_that_raises_is_a_finding_and_not_a_traceback():
     assert "RuntimeError" in finding.text
 
 
+def test_a_task_that_cannot_be_sampled_is_one_line():
+    class Broken(LinearRegression):
+        def sample(self, *, batch, n, generator, dims=None):
+            return torch.zeros(2)[n]
+
+    with pytest.raises(ValueError, match="no prompts can be drawn from this task; `sample` stops with IndexError"):
+        check(small(""), Broken(d=3))
+    with pytest.raises(ValueError, match="`points` must be at least 2"):
+        check(small(""), TASK, points=1)
+
+
 PROPERTIES = {
     "tied": {"prompt"},
     "printed": {"prompt"},
@@ -158,6 +169,7 @@ PROPERTIES = {
     "gatmiry24.multilayer": {"causal", "prompt", "unlooped"},
     "cheng24": {"causal", "prompt", "unlooped"},
     "chen24": {"label", "prompt"},
+    "tables": {"causal"},
 }
 """What is known of the models whose recipes' names contain these words."""
 

@@ -42,10 +42,9 @@ GPU_SCRIPTS := $(addprefix benchmarks/,time_to_quality.py side_by_side.py)
 bench: .venv/dev        ## speed and memory, as ratios within one run; what needs a GPU is left out
 	for script in $(filter-out $(GPU_SCRIPTS),$(wildcard benchmarks/*.py)); do $(BIN)/python $$script || exit 1; done
 
-docs: .venv/docs        ## the documentation site, in site/
+docs: .venv/docs        ## the documentation, in site/; nothing in it needs a network
 	$(BIN)/python tools/figures_page.py
-	$(BIN)/zensical build --clean
-	$(BIN)/looped explore --out site/explorer.html --no-open
+	$(BIN)/python tools/build_site.py
 
 dist: .venv/dev         ## wheel and sdist in dist/; the wheel is installed and tried in a new environment, away from here
 	rm -rf dist

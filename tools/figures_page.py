@@ -1,13 +1,18 @@
-"""Write docs/all_figures.md from the kept results: `python tools/figures_page.py`."""
+"""Write docs/all_figures.md and README's table of results from the kept ones: `python tools/figures_page.py`."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from looped.figure_facts import FigureFacts, at_paper_scale, counts_text, figure_facts
+from looped.figure_facts import VERDICTS, FigureFacts, at_paper_scale, counts_text, figure_facts
+from looped.theorems.check import theorems
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "all_figures.md"
+README = ROOT / "README.md"
+BLOCK = re.compile(r"(?s)(<!-- results: .*? -->\n).*?(<!-- end of results -->)")
 START = """# All figures
 
 <!-- written by `python tools/figures_page.py`; do not edit -->
@@ -28,9 +33,13 @@ mean.
 """
 
 
-def page(results: Path) -> str:
+def facts_of(results: Path) -> list[FigureFacts]:
+    """Where every figure stands by what is tracked: the folder of runs is none."""
+    return figure_facts([results], runs=results / "runs")
+
+
+def page(facts: Sequence[FigureFacts]) -> str:
     """The page as Markdown."""
-    facts = figure_facts([results], runs=results / "runs")  # there are none: only what is tracked counts
     count, total = at_paper_scale(facts)
     device = next((fact.needs.device for fact in facts if fact.needs), "a GPU")
     parts = [START.format(count=count, total=total, device=device)]
@@ -46,6 +55,38 @@ def page(results: Path) -> str:
             parts.append("Numbers in print beside ours:\n")
             parts.append(_table(("figure", "of", "in print", "ours", "scale"), numbers))
     return "\n".join(parts)
+
+
+def readme(text: str, facts: Sequence[FigureFacts]) -> str:
+    """README with its table of results made again."""
+    return BLOCK.sub(lambda hit: f"{hit[1]}\n{results_table(facts)}\n{hit[2]}", text)
+
+
+def results_table(facts: Sequence[FigureFacts]) -> str:
+    """A row for each paper: figures and claims at the paper's scale, theorems, and a number in print beside ours."""
+    papers = [name.partition(".")[0] for name in theorems()]
+    rows = []
+    for paper, group in groupby(sorted(facts, key=_paper), key=_paper):
+        chosen = list(group)
+        if not any(fact.in_print for fact in chosen):
+            continue  # studies of our own, of no paper
+        judged = [fact for fact in chosen if fact.scale == "paper"]
+        counts = Counter({verdict: sum(fact.verdicts[verdict] for fact in judged) for verdict in VERDICTS})
+        counts["not run"] += sum(sum(fact.verdicts.values()) for fact in chosen if fact not in judged)
+        numbers = [
+            f"{fact.name.partition('.')[2]}, {entry.what}: {entry.number} in print, {entry.ours} here"
+            for fact in judged
+            for entry in fact.published
+            if entry.ours
+        ]
+        measured = "{} of {}".format(*at_paper_scale(chosen))
+        link = f"[{paper}](docs/papers/{paper}.md)"
+        rows.append((link, measured, counts_text(counts), str(papers.count(paper) or "-"), (*numbers, "-")[0]))
+    return _table(("paper", "figures at the paper's scale", "claims", "theorems checked", "for example"), rows)
+
+
+def _paper(fact: FigureFacts) -> str:
+    return fact.name.partition(".")[0]
 
 
 def _lines(facts: Sequence[FigureFacts]) -> Iterable[tuple[str, ...]]:
@@ -65,4 +106,6 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(ROOT / "results"))
+    known = facts_of(ROOT / "results")
+    PAGE.write_text(page(known))
+    README.write_text(readme(README.read_text(), known))

@@ -137,8 +137,12 @@ def test_the_page_of_all_figures_is_that_of_the_kept_results(monkeypatch):
     spec = importlib.util.spec_from_file_location("figures_page", ROOT / "tools" / "figures_page.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    current = tool.page(ROOT / "results")
+    facts = tool.facts_of(ROOT / "results")
+    current = tool.page(facts)
     assert tool.PAGE.read_text() == current, "run `python tools/figures_page.py`"
+    readme = tool.README.read_text()
+    assert readme == tool.readme(readme, facts), "run `python tools/figures_page.py`"
+    assert "| [yang24](docs/papers/yang24.md) | " in readme
     assert all(f"| {name} |" in current or f"| [{name}](" in current for name in studies())
 
 

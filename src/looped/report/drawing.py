@@ -66,7 +66,7 @@ def inline_svg(figure: Figure, *, title: str, name: str) -> str:
     text = re.sub(r' id="([^"]*)"', lambda hit: f' id="{name}-{hit[1]}"' if hit[1] in used else "", text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
     text = re.sub(r'xlink:href="#', f'href="#{name}-', text)
-    text = re.sub(r'style="[^"]*"', lambda hit: _page_colours(hit[0]), text)
+    text = re.sub(r'style="[^"]*"', lambda hit: page_colours(hit[0]), text)
     inner = text[text.index(">", text.index("<svg")) + 1 :]
     width, height = (72 * inches for inches in figure.get_size_inches())
     return (
@@ -132,7 +132,8 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def _page_colours(style: str) -> str:
+def page_colours(style: str) -> str:
+    """A style whose fixed colours are the page's: ink is `currentColor`, a curve `var(--curve-N)`."""
     style = style.replace(INK, "currentColor")
     for index, colour in enumerate(PALETTE):
         style = style.replace(colour, f"var(--curve-{index}, {colour})")

@@ -35,7 +35,7 @@ from looped.evaluation.radius import normal_like, spectral_radius
 from looped.evaluation.verdicts import kind, verdict
 from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
-from looped.models.loop import Context, State, leaves, rows, tree_map
+from looped.models.loop import Context, State, check_loops, leaves, rows, tree_map
 from looped.prompt import AnyPrompt, Prompt
 from looped.tasks.task import Task
 
@@ -75,6 +75,7 @@ def diagnose(
     last state. They are informative only where every loop reads the prompt: else another start is another prompt.
     """
     trained = model.config.loops
+    check_loops(trained if loops is None else loops)
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
     if starts < 1:

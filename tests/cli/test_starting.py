@@ -49,7 +49,7 @@ def test_an_interrupt_during_the_imports_is_one_line(interrupted, tmp_path, modu
     assert interrupted(module, *start, "list") == (1, "looped: stopped.\n")
 
 
-@pytest.mark.parametrize("how", [["-c", "import looped"], ["-m", "program"]])
+@pytest.mark.parametrize("how", [["-c", "import looped; looped.load"], ["-m", "program"]])
 def test_an_interrupt_while_a_program_imports_the_library_is_the_programs(interrupted, tmp_path, how, monkeypatch):
     (tmp_path / "program").mkdir()
     (tmp_path / "program" / "__init__.py").write_text("import looped\n\nlooped.load\n")

@@ -9,7 +9,7 @@ from fuzz.harness import run_example
 
 SEED = 1
 EXAMPLES = {
-    "commands": 15,
+    "commands": 60,
     "runs": 15,
     "checkpoints": 20,
     "hostile": 20,

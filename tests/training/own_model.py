@@ -85,3 +85,13 @@ def gated():
         steps=6, batch=4, points=4, window=2, log_every=2, checkpoint_every=2, optimizer=looped.Muon(clip=1.0)
     )
     return looped.Experiment(name="gated", task=Waves(d=2), model=GatedConfig(loops=3), train=train)
+
+
+def calm(state, previous, context, t):
+    """An exit rule: a prompt leaves when no number of its state moves by more than .3."""
+    return (state - previous).abs().amax((-2, -1)) < 0.3
+
+
+def plain():
+    model = looped.DecoderConfig(d=2, width=8, heads=2, layers=1, loops=3, positions=12)
+    return looped.Experiment(name="plain", task=Waves(d=2), model=model, train=gated().train)

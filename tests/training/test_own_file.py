@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import looped
 from looped.training.folder import Folder
 from training.test_kill import command, server, steps_told  # noqa: F401
 
@@ -78,3 +79,35 @@ def test_killed_and_resumed_it_is_the_run_that_nobody_killed(place, call, server
     assert call(*train, "killed")[0] == 0
     assert call(*train, "whole")[0] == 0
     assert_same(tensors_of(place / "killed"), tensors_of(place / "whole"))
+
+
+def test_every_other_command_takes_it_too(place, call):
+    (run, *_), (other,) = (
+        [found["run"] for found in [json.loads(call("train", name, *more, "--json")[1])] for found in as_list(found)]
+        for name, more in ((RECIPE, ["--seeds", 3, "--out", "seeds"]), ("outside.py:plain", ["--out", "plain"]))
+    )
+    few = ["--code", "outside.py", "--prompts", 16, "--json"]
+    code, out, error = call("check", RECIPE, "--json")
+    assert code == 0, (out, error)
+    diagnosed, identified = (json.loads(call(command, run, *few)[1]) for command in ("diagnose", "identify"))
+    assert diagnosed["verdict"]
+    assert identified
+    code, out, error = call("compare", run, other, *few)
+    assert code == 0, error
+    assert [entry["label"] for entry in json.loads(out)["entries"]] == ["gated", "plain"]
+    code, _, error = call("report", "seeds", "plain", "--code", "outside.py", "--out", "page.html", "--quiet")
+    assert code == 0, error
+    page = Path("page.html").read_text()
+    assert all(Path(name).name in page for name in (run, other))
+    outside = sys.modules["outside"]
+    model, prompt = (
+        looped.load(run, code=[outside]),
+        outside.gated().task.sample(batch=4, n=4, generator=torch.Generator().manual_seed(0)),
+    )
+    settled = model.settle(prompt, outside.calm, max_loops=40)
+    assert settled.predictions.shape == (4, 4)
+    assert int(settled.loops.max()) <= 40
+
+
+def as_list(found):
+    return found if isinstance(found, list) else [found]

@@ -53,10 +53,10 @@ def between_prompts(answers: Tensor) -> float:
 @torch.no_grad()
 def reads_label(answer: Callable[[Prompt], Tensor], prompt: Prompt, other: Prompt) -> int | None:
     """A position whose answer changes with the very label that it should predict; None if there is none."""
-    usual, n = answer(prompt), prompt.num_examples
+    usual, n = _drawn_alike(answer, prompt), prompt.num_examples
     skipped = n - usual.shape[1]  # a model may answer the last positions alone
     for at in _spread(skipped, n):
-        changed = answer(with_other_label(prompt, other, at))
+        changed = _drawn_alike(answer, with_other_label(prompt, other, at))
         if relative_change(changed[:, at - skipped], usual[:, at - skipped]) > SAME_ANSWER:
             return at
     return None
@@ -65,14 +65,20 @@ def reads_label(answer: Callable[[Prompt], Tensor], prompt: Prompt, other: Promp
 @torch.no_grad()
 def reads_later(answer: Callable[[P], Tensor], prompt: P, other: P) -> int | None:
     """A position whose answer changes with pairs or tokens that come after its own x; None if there is none."""
-    usual, n = answer(prompt), prompt.num_positions
+    usual, n = _drawn_alike(answer, prompt), prompt.num_positions
     skipped = n - usual.shape[1]
     for at in _spread(skipped, n - 1):
         first = at + 1 - skipped
-        changed = answer(with_other_end(prompt, other, at))
+        changed = _drawn_alike(answer, with_other_end(prompt, other, at))
         if relative_change(changed[:, :first], usual[:, :first]) > SAME_ANSWER:
             return at
     return None
+
+
+def _drawn_alike(answer: Callable[[P], Tensor], prompt: P) -> Tensor:
+    """The answer, with the same draws for every prompt where a model draws random numbers."""
+    with seeded(0, "model"):
+        return answer(prompt)
 
 
 @torch.no_grad()

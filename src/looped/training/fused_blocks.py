@@ -48,14 +48,7 @@ class FusedBlocks(Passes):
         self._expect(loops if grad is None else grad)
         states = collected(low.step, state, context, loops=loops, grad=grad, keep=keep, collect=lambda state, _: state)
         self._expect(1)
-        # a loop that is read without gradient gives none to the weights of the read-out either
-        bare = 0 if grad is None else max(0, keep - grad)
-        parts = []
-        if bare:
-            with torch.no_grad():
-                parts.append(self._read_out(states[:bare], context))
-        parts.append(self._read_out(states[bare:], context))
-        outputs = parts[0] if len(parts) == 1 else torch.cat(parts)
+        outputs = self._read_out(states, context)
         return outputs.float() if self.dtype is torch.bfloat16 else outputs
 
     def gradients(self, loss: Tensor) -> Sequence[Tensor | None]:

@@ -66,7 +66,7 @@ def test_a_killed_rank_ends_the_job_with_one_clear_line(killed):
         "Go on with the same command."
     ]
     assert steps == [20]
-    assert "looped/" not in done.stderr.replace(str(run), "")  # the traceback is torchrun's own, none of it is ours
+    assert "src/looped/" not in done.stderr.replace(str(run), "")  # the traceback is torchrun's own, none of it is ours
 
 
 def test_two_ranks_equal_one_process(trained, tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from own_model import GatedConfig, gated
+from outside_model import GatedConfig, gated
 from tiny import assert_same_run, stop_at, tiny
 from torch import nn
 

@@ -21,7 +21,7 @@ RECIPE = "outside.py:gated"
 def place(tmp_path_factory):
     """The folder of the file, as the current one."""
     folder = tmp_path_factory.mktemp("outside")
-    (folder / "outside.py").write_text(Path(__file__).with_name("own_model.py").read_text())
+    (folder / "outside.py").write_text(Path(__file__).with_name("outside_model.py").read_text())
     before = Path.cwd()
     os.chdir(folder)
     yield folder

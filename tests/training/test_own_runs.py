@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_model import Gated, GatedConfig, Waves, gated
+from outside_model import Gated, GatedConfig, Waves, gated
 from tiny import assert_same_run, metrics, stop_at, tiny
 from torch import nn
 
@@ -56,7 +56,7 @@ def test_a_saved_model_comes_back_with_its_weights(tmp_path, generator):
 @pytest.mark.parametrize("command", [["evaluate", "--prompts", 8], ["diagnose", "--prompts", 16], ["report"]])
 def test_commands_take_a_saved_model(folder, call, command):
     own = folder / "saved_own.py"
-    own.write_text(Path(__file__).with_name("own_model.py").read_text())
+    own.write_text(Path(__file__).with_name("outside_model.py").read_text())
     module = load_code(own)
     looped.save(module.GatedConfig(loops=3).build(), module.Waves(d=2), folder / "runs" / "mine", points=5)
     name, *more = command
@@ -98,7 +98,7 @@ def test_what_no_command_could_take_is_not_saved(tmp_path):
 
 
 def test_a_file_may_import_its_siblings(folder, call):
-    own = Path(__file__).with_name("own_model.py").read_text()
+    own = Path(__file__).with_name("outside_model.py").read_text()
     (folder / "sibling_model.py").write_text(own)
     (folder / "sibling_recipe.py").write_text(
         "from sibling_model import gated\n\n\ndef recipe():\n    return gated()\n"
@@ -111,7 +111,7 @@ def test_the_printed_line_resumes_a_run_of_own_code(folder, call):
     """Typed in another process, which has not imported the file; its name has a space."""
     own = folder / "a folder" / "resumed_own.py"
     own.parent.mkdir()
-    own.write_text(Path(__file__).with_name("own_model.py").read_text())
+    own.write_text(Path(__file__).with_name("outside_model.py").read_text())
     with pytest.raises(Interrupted) as stopped:
         train(load_code(own).gated(), out=folder, progress=stop_at(3))
     said = re.search(r"looped (train --resume .*)", str(stopped.value))[1]

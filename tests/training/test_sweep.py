@@ -188,7 +188,7 @@ def test_the_stack_equals_processes_up_to_rounding(tmp_path):
 
 def test_a_worker_that_is_killed_is_replaced_and_its_run_goes_on(tmp_path, by_processes):
     """SIGKILL comes in the middle of a run: the next worker goes on from the last checkpoint, to the same bytes."""
-    long = replace(BASE, train=replace(BASE.train, steps=120, log_every=20, checkpoint_every=10))
+    long = replace(BASE, train=replace(BASE.train, steps=300, log_every=20, checkpoint_every=10))
     made, other = (trials(long, out=tmp_path / name) for name in ("killed", "whole"))
     killed, seen = [], []
 
@@ -309,7 +309,7 @@ def test_a_run_that_another_process_trains_is_told_and_the_others_go_on(tmp_path
 
 def test_a_stopped_sweep_of_processes_saves_and_goes_on_to_the_same_bytes(tmp_path):
     """SIGTERM to the parent, as Ctrl-C: every worker saves, nothing is left running, and the next sweep goes on."""
-    long = replace(BASE, train=replace(BASE.train, steps=120, log_every=10, checkpoint_every=1000))
+    long = replace(BASE, train=replace(BASE.train, steps=300, log_every=10, checkpoint_every=1000))
     made, other = (trials(long, out=tmp_path / name) for name in ("stopped", "whole"))
 
     def stop(index, one):
@@ -320,7 +320,7 @@ def test_a_stopped_sweep_of_processes_saves_and_goes_on_to_the_same_bytes(tmp_pa
         sweep(made, Executor(kind="processes", workers=1), tell=stop)
     left = standing(made[0].path)
     assert left.status == "stopped"
-    assert 10 <= left.step < 120
+    assert 10 <= left.step < 300
     with locked(made[0].path / "lock", "the run"):  # no worker holds it any more
         pass
     assert [end.status for end in sweep(made, Executor(kind="processes", workers=1))] == ["finished"]

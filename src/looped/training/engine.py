@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ENGINES = ("plain", "graph", "fused")
 """By name, slowest first."""
-AUTO_BLOCKS = False
+AUTO_BLOCKS = True
 """Whether `auto` also runs models block by block by our kernels. They were never timed on a GPU: time them first."""
 MAX_GRAPHS = 16
 """A training that needs more captured graphs has too fine a schedule: every graph holds memory."""

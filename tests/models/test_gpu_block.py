@@ -106,7 +106,6 @@ def test_the_engine_fused_runs_block_by_block_where_the_loops_have_no_kernels(mo
         model=model, config=TrainConfig(), device=torch.device("cuda"), team=SimpleNamespace(joined=False)
     )
     assert type(engine.choose(trainer, "fused")[1]) is FusedBlocks
-    monkeypatch.setattr(engine, "AUTO_BLOCKS", True)
     assert type(engine.choose(trainer, "auto")[1]) is FusedBlocks
     assert type(engine.choose(trainer, "graph")[1]) is Passes
 
@@ -126,7 +125,7 @@ def test_a_pass_forgets_the_one_before_it_and_its_longer_prompt():
 
 
 def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
-    """Not closer than rounding allows, and no worse than twice what torch's own operations give."""
+    """Not closer than rounding allows, and no worse than 1.3 times what torch's own operations give."""
     repair(monkeypatch)
     model, prompt = model_and_prompt(replace(ALGOFORMER, inject="add", loop_norm=True), batch=4, n=5)
     exact = model(prompt, loops=2, keep=2)
@@ -141,4 +140,4 @@ def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
         assert all(gradient.dtype is torch.float32 for gradient in gradients)
         pairs = zip(gradients, expected, strict=True)
         distances.append(sum(float((gradient.cpu() - other).norm() / other.norm()) for gradient, other in pairs))
-    assert 0 < distances[1] < 2 * distances[0]
+    assert 0 < distances[1] < 1.3 * distances[0]

@@ -71,7 +71,7 @@ def test_a_shorter_prompt_keeps_nothing_of_a_longer_one():
 
 
 def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
-    """Not closer than rounding allows, and no worse than twice what torch's own operations give."""
+    """Not closer than rounding allows, and no worse than 1.3 times what torch's own operations give."""
     repair(monkeypatch)
     model, prompt = model_and_prompt(1, batch=8, n=8)
     exact = model(prompt, loops=3, keep=2)
@@ -85,4 +85,4 @@ def test_bfloat16_is_as_close_as_the_plain_model_in_bfloat16(monkeypatch):
         gradients = passes.gradients(outputs.square().sum())
         pairs = zip(gradients, expected, strict=True)
         distances.append(sum(float((gradient.cpu() - other).norm() / other.norm()) for gradient, other in pairs))
-    assert 0 < distances[1] < 2 * distances[0]
+    assert 0 < distances[1] < 1.3 * distances[0]

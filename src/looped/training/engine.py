@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 ENGINES = ("plain", "graph", "fused")
 """By name, slowest first."""
-AUTO_BLOCKS = True
-"""Whether `auto` also runs models block by block by our kernels. They were never timed on a GPU: time them first."""
 MAX_GRAPHS = 16
 """A training that needs more captured graphs has too fine a schedule: every graph holds memory."""
 
@@ -237,7 +235,7 @@ def choose(trainer: Trainer, name: str) -> tuple[Plain | Graphs, Passes]:
     reason = "it is trained with dropout" if trainer.config.dropout else blocks_obstacle(trainer.model)
     if name == "fused" and reason:
         raise ValueError(f"engine `fused` has no kernels for this model: {reason}. Use --engine graph.")
-    if reason or (name == "auto" and not AUTO_BLOCKS):
+    if reason:
         return Graphs(trainer), Passes(trainer.model, dtype)
     from looped.training.fused_blocks import FusedBlocks
 

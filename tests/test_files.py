@@ -174,3 +174,12 @@ def test_missing_or_damaged_json_is_refused_with_the_files_name(tmp_path, conten
     with pytest.raises(ValueError, match=r"config.json cannot be read as JSON") as caught:
         read_json(path)
     assert "\n" not in str(caught.value)
+
+
+def test_json_keeps_every_value_and_puts_plain_lists_on_one_line(tmp_path):
+    data = {"x": [1, 2.5, None], "names": ["a [\n b", "c, d ]"], "empty": [], "nested": [[1, 2], [{"y": [True]}]]}
+    write_json(tmp_path / "a.json", data)
+    text = (tmp_path / "a.json").read_text()
+    assert json.loads(text) == data
+    assert '"x": [1, 2.5, null]' in text
+    assert '"y": [true]' in text

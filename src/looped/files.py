@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import platform
+import re
 import secrets
 import shlex
 import stat
@@ -29,6 +30,9 @@ try:
 except ImportError:  # Windows: msvcrt's locks end with their process too
     fcntl = None
 
+PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
+"""A list in indented JSON that holds no other list and no object."""
+LINE_END = re.compile(r"\n\s*")
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's classes of control and formatting characters, lone surrogates and further ends of lines."""
 
@@ -162,8 +166,10 @@ def _lock(number: int) -> None:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write JSON atomically; a number that is not finite is an error."""
-    write_bytes(path, (json.dumps(data, indent=2, allow_nan=False) + "\n").encode())
+    """Write JSON atomically, a list of plain values on one line; a number that is not finite is an error."""
+    text = json.dumps(data, indent=2, allow_nan=False)
+    text = PLAIN_LIST.sub(lambda hit: f"[{LINE_END.sub(' ', hit[1])}]", text)
+    write_bytes(path, (text + "\n").encode())
 
 
 def finite(data: Any) -> Any:

@@ -142,7 +142,7 @@ def reproduce(
         "settings_hash": key,
         "claims": [claim.to_data() for claim in result.claims],
         "provenance": result.provenance,
-        "table": content["table"],
+        "table": result.table.to_data(),
     }
     write_json(path, written)
     return result

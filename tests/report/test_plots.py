@@ -166,6 +166,7 @@ def test_files_are_on_white_and_end_as_they_are_named(evaluation, tmp_path):
     assert "#ffffff" in text
     assert drawing.PALETTE[0] in text
     assert "var(--" not in text
+    assert not re.search(r' (?:d|x|y|transform)="[^"]*\.\d{3}', text)
     assert drawing.save_figure(figure, tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     with pytest.raises(ValueError, match=r"\.svg, \.png or \.pdf; got `a\.bmp`"):
         drawing.save_figure(figure, tmp_path / "a.bmp")

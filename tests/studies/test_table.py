@@ -21,6 +21,14 @@ def test_it_survives_json_and_infinity_is_null():
     assert Table.from_data(json.loads(text)).series[0].value == (0.5, math.inf)
 
 
+def test_a_file_has_seven_digits_and_is_the_same_when_written_again():
+    table = Table()
+    table.add({"b": 1}, "error", [math.pi, 1e-14 / 3], x=[1, 2], seed=0, draws=[[0.1, 0.2, 1 / 3], [1.0, 2.0, 3.0]])
+    data = table.to_data()
+    assert data[0]["value"] == [3.141593, 3.333333e-15]
+    assert Table.from_data(data).to_data() == data
+
+
 def test_rows_are_tidy():
     table = Table()
     table.add(Cell(b=20), "by_loops", [0.5, 0.25], x=[1, 2], seed=3, low=[0.4, 0.2], high=[0.6, 0.3])

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 INK = "#1b1c1e"
 PALETTE = ("#0b5fa5", "#c44e00", "#00795a", "#9a4b8f", "#7a6a00", "#3a86ad")
 """Blue, vermilion, green, purple, olive, sky: distinct for colour-blind readers too, and by their dashes."""
+PLACES = re.compile(rb' (?:d|x|y|transform)="[^"]*"')
+"""Attributes of an SVG that say where something lies, in points."""
+DECIMALS = re.compile(rb"(\.\d\d)\d+")
 STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -129,7 +132,10 @@ def _save(figure: Figure, kind: str, **options: Any) -> bytes:
     empty = {"svg": ("Date", "Creator", "Format", "Type"), "pdf": ("CreationDate", "Creator", "Producer")}
     with _house_style(), matplotlib.rc_context({"svg.hashsalt": "looped"}):
         figure.savefig(buffer, format=kind, metadata=dict.fromkeys(empty.get(kind, ()), None), **options)
-    return buffer.getvalue()
+    content = buffer.getvalue()
+    # a hundredth of a point is enough, and a fifth of the file smaller
+    cut = PLACES.sub(lambda places: DECIMALS.sub(rb"\1", places[0]), content)
+    return cut if kind == "svg" else content
 
 
 def page_colours(style: str) -> str:

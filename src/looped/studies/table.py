@@ -1,7 +1,8 @@
 """What a study measured, as one tidy table.
 
-A row is (cell labels, seed, quantity, x, value, low, high). Rows that differ in x alone are stored as one `Series`. A
-number that is not finite is stored as null and read as infinity, so that no claim holds by it.
+A row is (cell labels, seed, quantity, x, value, low, high). Rows that differ in x alone are stored as one `Series`. In
+a file a number has seven significant digits, as float32 has; one that is not finite is stored as null and read as
+infinity, so that no claim holds by it.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Series:
         data |= {"x": list(self.x)} if self.x else {}
         for name in ("value", "low", "high"):
             if (numbers := getattr(self, name)) is not None:
-                data[name] = [number if math.isfinite(number) else None for number in numbers]
+                data[name] = [float(f"{number:.7g}") if math.isfinite(number) else None for number in numbers]
         if self.draws is not None:
             data["draws"] = [_line(numbers) for numbers in self.draws]
         return data

@@ -17,14 +17,14 @@ QUANTILES = 10
 """Their levels are 5%, 15%, ..., 95%."""
 
 CPU = TrainConfig(
-    steps=7200,
+    steps=14_000,
     batch=32,
     points=112,
     lengths=(20, 32, 48, 64, 112),
     window=3,
     grad=5,
     depth=RandomDepth(low=-3, high=3),
-    optimizer=Muon(learning_rate=5e-3, muon_learning_rate=0.02, clip=1.0, schedule=Trapezoid(warmup=0.05, decay=0.2)),
+    optimizer=Muon(learning_rate=5e-3, muon_learning_rate=0.02, clip=1.0, schedule=Trapezoid(warmup=0.03, decay=0.3)),
     average=0.998,
     log_every=50,
     checkpoint_every=250,
@@ -55,7 +55,7 @@ def regressor(scale: Scale = "paper") -> Experiment:
     """Numbers from small tables, with their quantiles."""
     model, train = {
         "smoke": (TableTransformerConfig(d=4, width=16, heads=2, loops=3, queries=4, quantiles=QUANTILES), SMOKE),
-        "cpu": (TableTransformerConfig(d=20, width=64, heads=4, loops=8, queries=16, quantiles=QUANTILES), CPU),
+        "cpu": (TableTransformerConfig(d=30, width=96, heads=4, loops=8, queries=16, quantiles=QUANTILES), CPU),
         "paper": (TableTransformerConfig(d=30, width=256, heads=8, loops=20, queries=32, quantiles=QUANTILES), PAPER),
     }[scale]
     task = TablePrior(d=model.d, quantiles=QUANTILES)

@@ -193,6 +193,7 @@ def test_models_that_have_not_learned_are_not_judged(table):
     assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
     assert verdict(at(1, b=50) <= 1, table, learned=Learned(best=0.3)).verdict == "holds"
     assert "has error 0.9, needed 0.65" in verdict(at(1, b=50) <= 1, table, learned=Learned(at=1)).note
+    assert "has error 0.9, needed 0.475" in verdict(at(1, b=50) <= 1, table, learned=Learned(at=1, way=0.75)).note
 
 
 def test_a_model_worse_than_zero_takes_the_verdict_from_claims_that_read_it(table):

@@ -82,7 +82,7 @@ class JudgedClaim:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """When a model counts as trained: its error is at most halfway from predicting zero to the best known predictor.
+    """When a model counts as trained: it is at least halfway from predicting zero to the best known predictor.
 
     A claim is not judged where none of the models that it reads has learned, or where one of them, of any seed,
     predicts worse than zero.
@@ -97,6 +97,8 @@ class Learned:
     best: float | str | None = None
     """The error of the best known predictor: a number, the name of a quantity of the cell, or None for the least error
     among the study's baselines (cells without a seed) at the same place."""
+    way: float = 0.5
+    """How much of the way from predicting zero to the best known predictor it must have gone."""
     every_place: bool = False
     """Whether every place of the curve is a model of its own, such as one for every number of layers: then none of them
     may predict worse than zero."""
@@ -134,12 +136,12 @@ class Learned:
         """The largest error of a model that has learned."""
         zero = self.zero_error(table, cell)
         if self.best is not None:
-            return (zero + self._number(table, cell, self.best)) / 2
+            return zero - self.way * (zero - self._number(table, cell, self.best))
         baselines = [series for series in table.where(self.of) if series.seed is None and series.x]
         shared = [
             series for series in baselines if all(cell.get(k, v) == v or k == "model" for k, v in series.cell.items())
         ]
-        return (zero + min((self._error(table, series) for series in shared), default=0.0)) / 2
+        return zero - self.way * (zero - min((self._error(table, series) for series in shared), default=0.0))
 
     def _error(self, table: Table, series: Series) -> float:
         if self.at is None:

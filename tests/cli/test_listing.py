@@ -166,7 +166,8 @@ def test_a_claim_is_a_line_with_verdict_value_interval_bound_and_scale(call, mon
         write_json(tmp_path / f"{name}.paper.json", result(name, verdict))
     code, out, error = call("list", "claims", "--results", tmp_path)
     assert (code, error) == (0, "")
-    _, *lines, counts = out.splitlines()
+    _, header, *lines, counts = out.splitlines()
+    assert header.split()[:4] == ["claim", "verdict", "value", "asked"]
     total = sum(len(study.claims) for study in studies().values())
     assert len(lines) == total
     assert counts == f"{total} claims: 1 fails, 1 not judged, {total - 2} not run"
@@ -190,6 +191,21 @@ def test_a_claim_is_a_line_with_verdict_value_interval_bound_and_scale(call, mon
     }.items() <= facts.items()
     assert facts["statement"] == first.statement
     assert len(call("list", "claims", "--results", tmp_path, "--quiet")[1].split()) == total + 1
+
+
+def test_a_kept_model_is_a_line_with_task_size_error_and_training(call, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "250")
+    _, header, *lines = call("list", "models")[1].splitlines()
+    assert header.split() == ["model", "task", "parameters", "weights", "loops", "error", "training"]
+    cells = {line.split()[0]: re.split(r"\s{2,}", line.strip())[1:] for line in lines}
+    models = json.loads(call("list", "models", "--json")[1])["models"]
+    assert cells.keys() == models.keys()
+    facts = models["yang24.linear"]
+    [mean] = (error["mean"] for error in facts["errors"] if (error["loops"], error["x"]) == (20, 40))
+    assert cells["yang24.linear"][:4] == ["LinearRegression", f"{facts['parameters']:,}", "1.7 MB", "20"]
+    assert cells["yang24.linear"][4].startswith(f"{mean:.3g} [")
+    assert cells["yang24.linear"][5] == f"{facts['seconds'] / 60:.1f} min, {facts['device']}"
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '{"claims": [{"verdict": "holds"}]}', '{"claims": 3}'])

@@ -31,8 +31,12 @@ from looped.training.kept import kept_models, own_results
 
 CLAIM_FIELDS = ("verdict", "value", "low", "high", "bound", "seeds", "asked", "note")
 NOT_RUN = {"verdict": "not run", **dict.fromkeys(("value", "low", "high")), "seeds": 0, "note": ""}
-COLUMNS = {"claims": 6, "figures": 7}
-"""Columns of the lists with more than two: the name, and `claim_columns` or `figure_columns`."""
+HEADERS = {
+    "models": ("model", "task", "parameters", "weights", "loops", "error", "training"),
+    "figures": ("figure", "scale", "claims", "seeds", "training", "still needed", "title"),
+    "claims": ("claim", "verdict", "value", "asked", "scale", "why not judged"),
+}
+"""Of the lists with more than two columns."""
 
 
 def list_all(
@@ -46,7 +50,8 @@ def list_all(
     """List recipes, tasks, shifts, architectures, models, theorems, constructions, figures, claims.
 
     Without a kind, the kinds with their numbers; with --json, all lists.
-    Models are the kept ones, which every command takes by name; --json prints their numbers as fields.
+    Models are the kept ones, which every command takes by name. A model's line has its error after the loops that it
+    was trained with, at the most examples k; --json also has those with more loops and with half of the examples.
     A figure's line has the largest scale with a result of today's settings, how many of its claims have which verdict,
     the seeds, the minutes of training, what it still needs at the paper's scale, and its title; numbers in print follow
     beside ours, and last how many of the papers' figures and tables have a result at their scale.
@@ -73,13 +78,14 @@ def list_all(
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")
     shown = {title: make() for title, make in known.items() if kind in (None, title)}
-    columns = {"models": lambda facts: (model_line(facts),), "claims": claim_columns, "figures": figure_columns}
+    columns = {"models": model_columns, "claims": claim_columns, "figures": figure_columns}
     closings = {"figures": _after_figures, "claims": _after_claims}
     tables: list[Table | str] = []
     for title, entries in shown.items():
-        rows = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-        for _ in range(0 if quiet else COLUMNS.get(title, 0)):
-            rows.add_column(overflow="fold")  # in a narrow terminal; cropped, a line would lose its verdict
+        headers = () if quiet or not entries else HEADERS.get(title, ())
+        rows = Table(title=title, title_justify="left", show_header=bool(headers), box=None, padding=(0, 2, 0, 0))
+        for header in headers:
+            rows.add_column(header, overflow="fold")  # in a narrow terminal; cropped, a line would lose its verdict
         for name, facts in entries.items():
             texts = () if quiet else columns.get(title, lambda line: (line,))(facts)
             rows.add_row(name, *texts)
@@ -121,6 +127,16 @@ def model_line(facts: dict[str, Any]) -> str:
     room = f"{facts['bytes'] / 1e6:.1f} MB" if facts["bytes"] else "weights in looped's repository"
     size = f"{facts['parameters']:,} parameters, {room}, {facts['loops']} loops"
     return f"{facts['task']}, {size}; {measured}; {trained}{earlier}{rounded}"
+
+
+def model_columns(facts: dict[str, Any]) -> tuple[str, ...]:
+    """Task, parameters, room on the disk, loops in training, error after them at the most examples, and training."""
+    *_, error = (error for error in facts["errors"] if error["loops"] == facts["loops"])
+    measured = f"{interval(error['mean'], error['low'], error['high'])} at k={error['x']}"
+    room = f"{facts['bytes'] / 1e6:.1f} MB" if facts["bytes"] else "in looped's repository"
+    minutes = f"{facts['seconds'] / 60:.1f} min, " if facts["seconds"] else ""
+    task = facts["task"].partition("(")[0]
+    return task, f"{facts['parameters']:,}", room, str(facts["loops"]), measured, f"{minutes}{facts['device']}"
 
 
 def figure_columns(fact: FigureFacts) -> tuple[str, ...]:

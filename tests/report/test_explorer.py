@@ -201,6 +201,9 @@ def test_a_hand_adds_moves_and_removes_points(browser, page):
     assert points(browser)[0] == pytest.approx([left + 0.1, low + 0.1])
     press(browser, "Delete")
     assert points(browser) == []
+    browser.js("state.probe = 0.5; redraw(2); document.querySelector('.handle').focus()")
+    press(browser, "Enter")
+    assert points(browser) == [[0.5, 0]], "without a mouse a point comes where the query is"
 
 
 def slide(browser, selector, value):
@@ -271,3 +274,40 @@ def test_the_shipped_models_answers_are_those_of_pytorch(browser, tmp_path):
     compare(browser, run.model(), prompts, tolerance=1e-4)
     assert browser.js("redraw(100), queries.errors[99] < queries.errors[0] / 10")
     assert browser.js("queries.changes[99] < 0.01"), "the curve has come to rest"
+
+
+def test_words_and_strip_agree_on_what_is_at_rest(browser, page):
+    browser.open(page, width=1300)
+    coloured = (
+        "[...document.querySelectorAll('#plane .strip')].filter(mark => Number(mark.getAttribute('opacity')) > 0)"
+    )
+    browser.js("document.querySelector('[data-kind=wave]').click(); stop(); redraw(1)")
+    assert browser.js("document.querySelectorAll('#plane .strip').length") == 0, "the first loop has none before it"
+    told = "document.querySelector('#story').textContent"
+    words = "(values, dark) => story({ t: 3, changes: values, dark, errors: [1, 0.2, 0.5], where: '', most: 20 })"
+    for t in (2, 3, 8):
+        browser.js(f"redraw({t})")
+        moves = np.abs(
+            np.diff(browser.js(f"[{t - 1}, {t}].map(t => [...queries.curves[t - 1].subarray(0, QUERIES)])"), axis=0)
+        )
+        assert browser.js(f"{coloured}.length") == np.sum(moves > 0.005)
+        assert ("come to rest" in browser.js(told)) == (browser.js(f"queries.changes[{t - 1}]") <= 0.005)
+    assert "come to rest, on average" in called(browser, words, [None, 1, 0.004], 0.2)
+    assert "come to rest." in called(browser, words, [None, 1, 0.004], 0)
+    assert "smallest after loop 2" in called(browser, words, [None, 1, 0.004], 0)
+
+
+def test_inside_another_page_only_the_plane_is_shown_in_its_colours(browser, page, tmp_path):
+    around = tmp_path / "around.html"
+    around.write_text(
+        f"<iframe src='{page.resolve().as_uri()}#small' width='360' height='900'></iframe><script>"
+        "const told = new Promise(done => addEventListener('message', event => done(event.data.explorerHeight)));"
+        "</script>"
+    )
+    browser.open(around, width=390)
+    height = browser.call("Runtime.evaluate", expression="told", awaitPromise=True, returnByValue=True)
+    assert 300 < height["result"]["value"] < 900
+    browser.open(page)
+    browser.js("postMessage({ theme: 'dark' }, '*')")
+    drawn(browser)
+    assert brightness(browser.js(PAPER)) < 60

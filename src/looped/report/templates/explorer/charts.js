@@ -44,7 +44,7 @@ function canvas(svg, height) {
  * Lines over the loops 1 to `last`, both axes logarithmic, with a mark at loop `t`.
  * lines: [{ name, values, style }], a value for each loop so far; levels: [{ name, value, style }], the same at all.
  */
-function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, title, span = null }) {
+function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, title, span = null, empty = "" }) {
   const { width, height } = canvas(svg, 168);
   const left = 44, right = width - 10, top = 8, bottom = height - 30;
   const values = [...lines.flatMap((line) => [...line.values]), ...levels.map((level) => level.value)];
@@ -53,7 +53,7 @@ function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, titl
   const high = span ? span[1] : Math.max(low * 20, ...sound.map((value) => 1.3 * value));
   const logarithm = scale(Math.log(low), Math.log(high), bottom, top);
   const position = scale(0, Math.log(Math.max(2, last)), left, right), x = (loop) => position(Math.log(loop));
-  const y = (value) => logarithm(Math.log(Math.max(low, value)));
+  const y = (value) => logarithm(Math.log(Math.min(high, Math.max(low, value))));
   draw(svg, "title", {}, title);
   if (band) {
     const [from, to] = band.map((loop) => x(Math.min(last, Math.max(1, loop))));
@@ -61,7 +61,7 @@ function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, titl
   }
   for (const tick of ticks.filter((value) => value >= low * 0.999 && value <= high)) {
     draw(svg, "line", { class: "grid", x1: left, x2: right, y1: y(tick), y2: y(tick) });
-    draw(svg, "text", { class: "tick", x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, tick >= 0.001 ? tick : tick.toExponential(0));
+    draw(svg, "text", { class: "tick", x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, tick >= 1e-4 ? tick : tick.toExponential(0));
   }
   for (const loop of [1, 2, 5, 10, 20, 50, 100, 200, 500].filter((value) => value <= last)) {
     draw(svg, "text", { class: "tick", x: x(loop), y: bottom + 15, "text-anchor": loop >= 0.8 * last ? "end" : "middle" }, loop);
@@ -70,6 +70,7 @@ function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, titl
   for (const level of levels.filter(({ value }) => Number.isFinite(value))) {
     draw(svg, "line", { class: level.style, x1: left, x2: right, y1: y(level.value), y2: y(level.value) });
   }
+  if (empty) draw(svg, "text", { class: "hint small", x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, empty);
   for (const line of lines) {
     const xs = [...line.values].map((_, index) => x(index + 1));
     draw(svg, "path", { class: `${line.style} ahead`, d: path(xs, [...line.values].map(y)) });
@@ -80,30 +81,30 @@ function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, titl
   }
 }
 
-/** A row for each head: how much the query reads each point, as bars at the points' places; returns the largest. */
+/** A row for each head: the share of its attention that the query gives to each point, as bars at the points' places. */
 function attentionChart(svg, { shares, heads, points, probe, reach }) {
-  const row = 42, { width } = canvas(svg, heads * row + 22), left = 44, right = width - 10;
+  const row = 66, gap = 22, { width } = canvas(svg, heads * row + 20), left = 40, right = width - 10;
   const x = scale(-reach, reach, left, right), count = 2 * points.length + 1;
-  const both = points.flatMap((_, index) => Array.from({ length: heads }, (_, head) => {
-    const at = head * count + 2 * index;
-    return shares ? shares[at] + shares[at + 1] : 0;
-  }));
-  const most = Math.max(...both, 1e-9);
   draw(svg, "title", {}, "How much each attention head reads each point when it answers the query");
   for (let head = 0; head < heads; head++) {
-    const bottom = (head + 1) * row - 4, of = (k) => (shares ? shares[head * count + k] : 0);
-    draw(svg, "text", { class: "tick", x: 0, y: bottom - 8 }, `head ${head + 1}`);
-    draw(svg, "line", { class: "grid", x1: left, x2: right, y1: bottom, y2: bottom });
+    const bottom = (head + 1) * row - 4, full = row - gap, of = (k) => (shares ? shares[head * count + k] : 0);
+    const onPoints = sum(points.map((_, index) => of(2 * index) + of(2 * index + 1)));
+    const told = !shares ? "" : onPoints < 0.02 ? ": reads no point now, only the query" : `: ${Math.round(100 * onPoints)}% on the points`;
+    draw(svg, "text", { class: "tick name", x: left, y: bottom - full - 6 }, `head ${head + 1}${told}`);
+    for (const share of [0, 0.5, 1]) {
+      const y = bottom - share * full;
+      draw(svg, "line", { class: share ? "grid" : "axis", x1: left, x2: right, y1: y, y2: y });
+      if (share !== 0.5) draw(svg, "text", { class: "tick", x: left - 6, y: y + (share ? 8 : 1), "text-anchor": "end" }, `${100 * share}%`);
+    }
     points.forEach((point, index) => {
       const bar = (value, from, style) => draw(svg, "line", {
         class: `bar ${style}`, x1: x(point.x), x2: x(point.x), y1: bottom - from, y2: bottom - from - value,
       });
-      const height = (row - 10) / most, asX = height * of(2 * index), asY = height * of(2 * index + 1);
+      const asX = full * of(2 * index), asY = full * of(2 * index + 1);
       bar(asY, 0, "label");
       bar(asX, asY, "place");
     });
   }
-  draw(svg, "line", { class: "probe", x1: x(probe), x2: x(probe), y1: 0, y2: heads * row - 4 });
+  draw(svg, "line", { class: "probe", x1: x(probe), x2: x(probe), y1: row - gap - 30, y2: heads * row - 4 });
   draw(svg, "text", { class: "tick", x: x(probe), y: heads * row + 12, "text-anchor": "middle" }, "query");
-  return most;
 }

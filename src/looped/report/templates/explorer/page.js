@@ -3,11 +3,12 @@
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const MODEL = new Decoder(DATA.model), TRAINED = DATA.model.config.loops, LAST = 100;
 const REACH = 2.8, HEIGHT = 3.2, QUERIES = 100, MOST = Math.floor(MODEL.positions / 2) - 1;
+const MOST_LOOPS = DATA.loops[1];
 const $ = (id) => document.getElementById(id);
 
 /** What the person chose. A point of a hidden function knows its clean y and its share of the noise. */
 const state = {
-  points: [], truth: null, shift: 0, noise: 0.1, t: 1, probe: 0.4, chosen: null, rival: "Gaussian process",
+  points: [], truth: null, shift: 0, noise: 0.1, t: 1, probe: 0.4, chosen: null, kind: null, rival: "Gaussian process",
   random: new Random(5), playing: null,
 };
 /** What was computed for it. */
@@ -29,7 +30,7 @@ function advance() {
   queries.advance();
   queries.errors.push(truthError(queries.curves.at(-1)));
   const [now, last] = [queries.curves.at(-1), queries.curves.at(-2)];
-  queries.typical.push(inTraining((index) => queries.moves.at(-1)[index]));
+  queries.typical.push(last ? inTraining((index) => queries.moves.at(-1)[index]) : NaN);
   queries.changes.push(last ? inTraining((index) => Math.abs(now[index] - last[index])) : NaN);
   const answers = examples.guesses(queries.t);
   const errors = state.points.map(({ y }, index) => (y - answers[index]) ** 2).slice(1);
@@ -72,13 +73,14 @@ const hidden = (x) => state.truth(x - state.shift);
 
 function render() {
   const ready = Math.min(state.t, queries.t), at = ready - 1, none = !state.points.length;
+  const moves = none || ready < 2 ? null : grid.map((_, index) => Math.abs(queries.curves[at][index] - queries.curves[at - 1][index]));
   const earlier = [1, 2, 3, 4, 5, 6, 8, 10, 13, 21, 34, 55, 89].filter((loop) => loop < ready).slice(-7);
   const before = earlier.map((loop, index) => ({ curve: queries.curves[loop - 1].subarray(0, QUERIES), strength: 0.16 + (0.42 * (index + 1)) / earlier.length }));
   plane.render({
     points: state.points, chosen: state.chosen, xs: grid, truth: state.truth && grid.map(hidden), rival: rivalCurve,
     curves: { now: none || !ready ? null : queries.curves[at].subarray(0, QUERIES), before: none ? [] : before },
     probe: state.probe, answer: none || !ready ? NaN : queries.curves[at][QUERIES], heads: MODEL.heads,
-    moves: none || !ready ? null : queries.moves[at].subarray(0, QUERIES), shares: none || !ready ? null : queries.shares[at],
+    moves, shares: none || !ready ? null : queries.shares[at],
   });
   $("loop").value = state.t;
   $("count").textContent = state.t;
@@ -86,7 +88,9 @@ function render() {
   $("play").setAttribute("aria-label", state.playing === null ? "Play the loops" : "Stop");
   $("remove").disabled = state.chosen === null;
   $("more").disabled = state.points.length >= MOST;
-  $("add").disabled = state.points.length >= MOST;
+  $("noise-value").textContent = digits(state.noise);
+  for (const button of document.querySelectorAll("[data-kind][aria-pressed]")) button.setAttribute("aria-pressed", String(button.dataset.kind === state.kind));
+  $("ahead").textContent = none || queries.t === LAST ? "pale: loops still to come" : `pale: loops still to come, computing ${queries.t} of ${LAST}`;
   $("shift").setAttribute("aria-pressed", String(state.shift !== 0));
   $("truth-key").hidden = !state.truth;
   $("rival-key").textContent = rivalCurve ? state.rival : "";
@@ -99,35 +103,23 @@ function render() {
     lines: [{ values: empty(guessErrors), style: "guess" }, { values: state.truth ? empty(errors) : [], style: "now" }],
     levels: none ? [] : [{ value: rivalError, style: "rival" }],
   });
-  loopsChart($("moves"), { ...shared, title: "Movement of the state by loop", lines: [{ values: empty(typical), style: "state" }, { values: empty(changes), style: "now" }] });
-  const most = attentionChart($("attention"), { shares: none || !ready ? null : queries.shares[at], heads: MODEL.heads, points: state.points, probe: state.probe, reach: REACH });
-  $("tallest").textContent = none || !ready ? "" : ` The tallest bar is ${digits(100 * most)}%.`;
-  if (ready === state.t) $("story").textContent = none ? "No points yet: the model has nothing to go by." : story();
-}
-
-/** What is to be seen at this loop, in a sentence or two. */
-function story() {
-  const { t } = state, { errors, changes } = queries, move = changes[t - 1], error = errors[t - 1];
-  if (t > 1 && !Number.isFinite(move)) return `Loop ${t}: the numbers have grown past all bounds.`;
-  let text;
-  if (t === 1) text = "Loop 1: a first glance at the points.";
-  else if (move > 0.05) text = `Loop ${t}: it is still making up its mind; this loop moved the curve by ${digits(move)}.`;
-  else if (move > 0.005) text = `Loop ${t}: it is closing in; this loop moved the curve by ${digits(move)}.`;
-  else text = `Loop ${t}: the curve has come to rest; this loop moved it by ${move < 0.001 ? "less than 0.001" : digits(move)}.`;
-  if (t > DATA.loops[1] && move <= 0.005) text += ` That is past any number of loops it was trained with.`;
-  if (Number.isFinite(error) && t > 1) {
-    const ratio = errors[0] / error;
-    if (ratio > 1.5) text += ` Its curve is ${ratio > 9.5 ? Math.round(ratio) : ratio.toFixed(1)} times closer to the hidden function than after the first loop.`;
-    else if (ratio < 0.7) text += " Its curve is further from the hidden function than after the first loop.";
+  loopsChart($("moves"), {
+    ...shared, title: "Movement of the curve and of the state by loop", span: [1e-4, 2], levels: [{ value: AT_REST, style: "rest" }],
+    lines: [{ values: empty(typical), style: "state" }, { values: empty(changes), style: "now" }],
+  });
+  attentionChart($("attention"), { shares: none || !ready ? null : queries.shares[at], heads: MODEL.heads, points: state.points, probe: state.probe, reach: REACH });
+  if (none) $("story").textContent = "No points yet: the model has nothing to go by.";
+  else if (ready === state.t) {
+    const dark = moves ? mean(moves.map((move) => Number(move > AT_REST))) : 0;
+    $("story").textContent = story({ t: state.t, changes, dark, errors, where: DATA.task.varied ? " between the grey bands" : "", most: MOST_LOOPS });
   }
-  return text;
 }
 
 /** New points of a hidden function of this kind. */
 function preset(kind, count = 11) {
   const { random } = state, kinds = DATA.task.varied ? ["line", "kinks", "stairs", "wave", "smooth"] : ["proportional"];
   const chosen = kind === "surprise" ? kinds[Math.floor(random.uniform() * kinds.length)] : kind;
-  Object.assign(state, { truth: KINDS[chosen](random), points: [], shift: 0, chosen: null });
+  Object.assign(state, { kind: chosen, truth: KINDS[chosen](random), points: [], shift: 0, chosen: null });
   more(Math.min(MOST, kind === "surprise" ? 6 + Math.floor(random.uniform() * 9) : count));
 }
 
@@ -201,6 +193,11 @@ const plane = new Plane($("plane"), {
       state.chosen = index;
       render();
     },
+    ask() {
+      plane.actions.add({ x: state.probe, y: 0 });
+      render();
+      document.querySelector(`.point[data-index="${state.chosen}"]`)?.focus();
+    },
     probe(x, by) {
       state.probe = x ?? Math.max(-REACH, Math.min(REACH, state.probe + by));
       restart();
@@ -218,7 +215,7 @@ for (const button of document.querySelectorAll("[data-kind]")) {
   });
 }
 $("clear").addEventListener("click", () => {
-  Object.assign(state, { points: [], truth: null, shift: 0, chosen: null });
+  Object.assign(state, { kind: null, points: [], truth: null, shift: 0, chosen: null });
   restart();
 });
 $("play").addEventListener("click", () => {
@@ -235,11 +232,6 @@ $("loop").addEventListener("input", (event) => {
 $("noise").addEventListener("input", (event) => setNoise(Number(event.target.value)));
 $("more").addEventListener("click", () => more(5));
 $("shift").addEventListener("click", () => setShift(state.shift ? 0 : 1));
-$("add").addEventListener("click", () => {
-  plane.actions.add({ x: state.probe, y: 0 });
-  render();
-  document.querySelector(`.point[data-index="${state.chosen}"]`)?.focus();
-});
 $("remove").addEventListener("click", () => plane.actions.remove(state.chosen));
 $("rival").addEventListener("change", (event) => {
   state.rival = event.target.value;
@@ -258,5 +250,20 @@ addEventListener("resize", () => {
 });
 
 preset(DATA.task.varied ? "wave" : "proportional");
-if (matchMedia("(prefers-reduced-motion: reduce)").matches) state.t = TRAINED;
-else play(TRAINED);
+for (const loop of [1, 5, MOST_LOOPS, LAST]) {
+  const mark = document.createElement("span");
+  mark.textContent = loop === MOST_LOOPS ? `${loop}: end of training` : loop;
+  mark.style.setProperty("--at", (loop - 1) / (LAST - 1));
+  mark.classList.toggle("last", loop === LAST);
+  $("marks").append(mark);
+}
+
+// inside another page: the plane alone, as high as it needs, in the colours of that page
+if (location.hash === "#small") {
+  document.documentElement.classList.add("inside");
+  new ResizeObserver(() => parent.postMessage({ explorerHeight: document.body.scrollHeight }, "*")).observe(document.body);
+}
+addEventListener("message", ({ data }) => {
+  const theme = ["auto", "light", "dark"].includes(data?.theme) && $(`theme-${data.theme}`);
+  if (theme) theme.checked = true;
+});

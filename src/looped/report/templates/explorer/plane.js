@@ -64,6 +64,7 @@ class Plane {
     if (index !== null && by) this.actions.move(index, null, by);
     else if (index !== null && ["Delete", "Backspace"].includes(event.key)) this.actions.remove(index);
     else if (event.target.closest(".handle") && by) this.actions.probe(null, by[0] || by[1]);
+    else if (event.target.closest(".handle") && event.key === "Enter") this.actions.ask();
     else return;
     event.preventDefault();
   }
@@ -89,12 +90,15 @@ class Plane {
       for (const [from, to] of [[-reach, -this.trained], [this.trained, reach]]) {
         draw(svg, "rect", { class: "outside", x: x(from), y: 0, width: x(to) - x(from), height: floor });
       }
-      draw(svg, "text", { class: "tick", x: width - 6, y: 15, "text-anchor": "end" }, "outside training");
+      ["outside the", "x it was", "trained on"].forEach((words, index) => {
+        draw(svg, "text", { class: "tick", x: 6, y: 15 + 13 * index }, words);
+        draw(svg, "text", { class: "tick", x: width - 6, y: 15 + 13 * index, "text-anchor": "end" }, words);
+      });
     }
     if (moves) {
-      moves.slice(0, xs.length).forEach((move, index) => {
+      moves.forEach((move, index) => {
         const left = index ? (px[index - 1] + px[index]) / 2 : 0, right = index + 1 < px.length ? (px[index] + px[index + 1]) / 2 : width;
-        const strength = Math.max(0, Math.min(1, (Math.log10(move || 1e-9) + 3) / 2.5));
+        const strength = Math.max(0, Math.min(1, Math.log(move / AT_REST) / Math.log(0.5 / AT_REST)));
         draw(svg, "rect", { class: "strip", x: left, y: floor, width: right - left, height: height - floor, opacity: strength.toFixed(2) });
       });
     }

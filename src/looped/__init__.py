@@ -17,6 +17,7 @@ if _IS_COMMAND and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 if TYPE_CHECKING:
     from looped.config import code_of
+    from looped.estimator import InContextClassifier as InContextClassifier
     from looped.estimator import InContextRegressor as InContextRegressor
     from looped.evaluation.check import check
     from looped.evaluation.compare import compare
@@ -70,7 +71,7 @@ __all__ = [
 
 PLACES = {
     "config": ("code_of",),
-    "estimator": ("InContextRegressor",),
+    "estimator": ("InContextClassifier", "InContextRegressor"),
     "evaluation.check": ("check",),
     "evaluation.compare": ("compare",),
     "evaluation.curves": ("evaluate",),
@@ -87,7 +88,7 @@ PLACES = {
     "training.run": ("Run", "load", "save"),
     "training.trainer": ("train",),
 }
-"""Which module has which of these names; `InContextRegressor` needs scikit-learn, so it is not in `__all__`."""
+"""Which module has which of these names; those of `estimator` need scikit-learn, so they are not in `__all__`."""
 
 
 def __getattr__(name: str) -> object:

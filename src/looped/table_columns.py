@@ -52,10 +52,11 @@ def _objects(X: Any) -> np.ndarray:
 class Columns:
     """At most `most` columns of numbers without gaps, standardised.
 
-    A missing value becomes the mean of its column. Of more columns than `most` those stay that correlate most with y.
+    A missing value becomes the mean of its column. Of more columns than `most` those stay that correlate most with a
+    row of `ys`.
     """
 
-    def __init__(self, X: Numbers, y: Float[np.ndarray, " rows"], *, most: int, standardize: bool):
+    def __init__(self, X: Numbers, ys: Float[np.ndarray, "labels rows"], *, most: int, standardize: bool):
         filled = np.where(np.isnan(X), 0.0, X)
         count = np.maximum((~np.isnan(X)).sum(0), 1)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -71,7 +72,7 @@ class Columns:
         self.chosen = np.arange(X.shape[1])
         if X.shape[1] > most:
             scaled = (np.where(np.isnan(X), self.fill, X) - self.fill) / np.where(constant, 1.0, deviation)
-            strength = np.abs(scaled.T @ (y - y.mean()))
+            strength = np.abs((ys - ys.mean(1, keepdims=True)) @ scaled).max(0)
             self.chosen = np.sort(np.argsort(-strength, kind="stable")[:most])
 
     def __call__(self, X: Numbers) -> Float[np.ndarray, "rows chosen"]:

@@ -1,5 +1,6 @@
 """The prior of random tables: its pieces one by one, its loss, and that a captured step could draw it."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,12 +18,13 @@ from looped.tasks.table_pieces import (
     Linear,
     Noise,
     Number,
+    OneClass,
     Trees,
     standardized_beside,
 )
-from looped.tasks.table_prior import FUNCTIONS, TablePrior
+from looped.tasks.table_prior import FUNCTIONS, ClassPrior, TablePrior
 
-PLAIN = Columns(plain=1.0, correlated=0.0, missing=0.0)
+PLAIN = Columns(plain=1.0, correlated=0.0, clustered=0.0, missing=0.0)
 NOISELESS = Noise(most=0.0)
 
 
@@ -69,7 +71,7 @@ def test_missing_values_are_the_mean_and_hide_what_the_function_reads():
 
 
 def test_columns_are_of_all_kinds_standardised_and_correlated_where_they_should_be():
-    shown, read = Columns(plain=0.0, missing=0.0)(draws(batch=400), 3)
+    shown, read = Columns(plain=0.0, clustered=0.0, missing=0.0)(draws(batch=400), 3)
     distinct = torch.tensor([len(column.unique()) for column in shown.transpose(1, 2).reshape(-1, 300)])
     assert {2} < set(distinct.tolist()), "classes of two"
     assert (distinct == 300).any()
@@ -78,10 +80,31 @@ def test_columns_are_of_all_kinds_standardised_and_correlated_where_they_should_
     # of a category the function reads another number than the code that is shown
     assert not torch.allclose(shown.transpose(1, 2).reshape(-1, 300)[few], read.transpose(1, 2).reshape(-1, 300)[few])
     torch.testing.assert_close(shown[:, -BESIDE:].mean(1), torch.zeros(400, 3), atol=0.05, rtol=0)
-    correlated = Columns(plain=1.0, correlated=1.0, missing=0.0)(draws(), 3).read
-    alone = Columns(plain=1.0, correlated=0.0, missing=0.0)(draws(), 3).read
+    correlated, alone = (replace(PLAIN, correlated=share)(draws(), 3).read for share in (1.0, 0.0))
     products = [(xs[..., 0] * xs[..., 1]).mean(1).abs().mean() for xs in (correlated, alone)]
     assert products[0] > 3 * products[1]
+
+
+def test_rows_come_in_groups_where_they_should():
+    """The groups are the same for all columns, so that the squares of two columns are not independent."""
+    grouped, alone = (replace(PLAIN, clustered=share)(draws(batch=400), 3).read for share in (1.0, 0.0))
+    products = [((xs[..., 0] ** 2 - 1) * (xs[..., 1] ** 2 - 1)).mean(1).abs().mean() for xs in (grouped, alone)]
+    assert products[0] > 2 * products[1]
+
+
+def test_one_class_is_an_interval_of_the_value_and_its_error_is_the_log_loss():
+    values = draws().normal(300)
+    for inner, changes in ((0.0, 1), (1.0, 2)):
+        inside = OneClass(inner=inner)(values, draws(seed=1)).gather(1, values.argsort(1))
+        assert set(inside.unique().tolist()) == {0.0, 1.0}
+        assert inside.diff(dim=1).abs().sum(1).max() == changes
+    prompt = sample(ClassPrior(d=4), n=50)
+    assert prompt.ys.mean() == pytest.approx(ClassPrior(d=4).label_variance, abs=0.03)
+    log_odds = torch.randn(200, 3)
+    ones, chance = prompt.ys[:, -3:], 1 / (1 + (-log_odds).exp())
+    expected = -(ones * chance.log() + (1 - ones) * (1 - chance).log()) / math.log(2)
+    torch.testing.assert_close(ClassPrior(d=4).error(log_odds, prompt), expected)
+    torch.testing.assert_close(ClassPrior(d=4).error(0 * log_odds, prompt), torch.ones(200, 3))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: repr(function))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -12,9 +12,14 @@ from torch import Tensor, nn
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
 from looped.models.decoder import batch_axis
-from looped.models.loop import unroll
+from looped.models.exit_rules import TokenChange
+from looped.models.loop import settle_tokens, unroll
 from looped.prompt import AnyPrompt
 
+SETTLED = 0.1
+"""A row whose state changes by less than this share in a loop has its answer."""
+MOST_LOOPS = 2
+"""`loops="auto"` ends after this many times the loops of training."""
 LINEAR_WITHIN = 3.0
 """Standardised numbers are read as they are up to this size, and grow like a logarithm from there."""
 
@@ -33,6 +38,8 @@ class TableTransformerConfig(ModelConfig):
     """The last pairs of a training prompt, all answered from the pairs before them; else the last pair alone."""
     quantiles: int = 0
     """In training a query is answered by a mean and this many quantiles, of levels (j + 1/2) / quantiles."""
+    answers: Literal["means", "log_odds"] = "means"
+    """What the label of a query is expected to be, or the log-odds that it is 1 where all labels are 0 or 1."""
 
     has_read_in = True
     injects = True
@@ -47,6 +54,10 @@ class TableTransformerConfig(ModelConfig):
             raise ValueError(f"`width` must be a multiple of heads={self.heads}; got {self.width}.")
         if self.quantiles < 0:
             raise ValueError(f"`quantiles` must be at least 0; got {self.quantiles}.")
+        if self.answers not in ("means", "log_odds"):
+            raise ValueError(f'`answers` must be "means" or "log_odds"; got {self.answers!r}.')
+        if self.answers == "log_odds" and self.quantiles:
+            raise ValueError(f"answers that are log-odds have no `quantiles`; got {self.quantiles}. Set it to 0.")
 
     def build(self) -> TableTransformer:
         """A freshly initialised model."""
@@ -139,8 +150,13 @@ class TableTransformer(LoopedModel):
         return answers if self.training and self.config.quantiles else answers[..., 0]
 
     def outputs(self, state: Tensor, context: Context) -> Float[Tensor, "*models batch queries outputs"]:
-        """The mean and all quantiles at every query, in the units of the labels."""
-        answers = self.read_out(state[..., 1 + context.labels.shape[-1] :, :])
+        """The mean and all quantiles at every query, in the units of the labels; or log-odds."""
+        examples = context.labels.shape[-1]
+        answers = self.read_out(state[..., 1 + examples :, :])
+        if self.config.answers == "log_odds":
+            # from those of the examples, of which one half more is counted on either side
+            share = (context.mean[..., None] * examples + 0.5) / (examples + 1)
+            return share.logit() + answers.to(share.dtype)
         return torch.addcmul(context.mean[..., None], context.unit[..., None], answers.to(context.unit.dtype))
 
 
@@ -148,15 +164,25 @@ class TableTransformer(LoopedModel):
 def answer_rows(
     model: TableTransformer,
     xs: Float[Tensor, "m d"],
-    ys: Float[Tensor, " m"],
+    ys: Float[Tensor, "*classes m"],
     queries: Float[Tensor, "queries d"],
     *,
-    loops: int | None = None,
-) -> Float[Tensor, "queries outputs"]:
-    """The mean and the quantiles at every query, in one pass over the examples."""
-    context = model.read(xs[None], ys[None], queries[None])
-    loops = model.config.loops if loops is None else loops
-    return unroll(model.step, model.start(context), context, loops=loops, collect=model.outputs)[-1, 0]
+    loops: int | Literal["auto"] | None = None,
+) -> Float[Tensor, "*classes queries outputs"]:
+    """The outputs at every query, in one pass over the examples; for every row of labels if `ys` has several.
+
+    With `loops="auto"` a row stays as it is once a loop changes its state by less than `SETTLED`.
+    """
+    labels = ys.reshape(-1, ys.shape[-1])
+    context = model.read(xs.expand(len(labels), -1, -1), labels, queries.expand(len(labels), -1, -1))
+    state = model.start(context)
+    if loops == "auto":
+        rule, most = TokenChange(tolerance=SETTLED), MOST_LOOPS * model.config.loops
+        outputs = settle_tokens(model.step, state, context, rule, max_loops=most, collect=model.outputs).predictions
+    else:
+        loops = model.config.loops if loops is None else loops
+        outputs = unroll(model.step, state, context, loops=loops, collect=model.outputs)[-1]
+    return outputs.reshape(*ys.shape[:-1], *outputs.shape[1:])
 
 
 def standardized(examples: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

@@ -67,11 +67,14 @@ class Columns:
     """Share of prompts in which all columns are Gaussian; in the rest each kind is as likely."""
     correlated: float = 0.5
     """Share of prompts whose columns have up to 3 common factors."""
+    clustered: float = 0.3
+    """Share of prompts whose rows come in 2 to 6 groups; how far apart differs from column to column."""
     missing: float = 0.2
     """Share of prompts with missing values, shown as the column's mean; up to 30% of their entries are."""
 
     KINDS: ClassVar[int] = 6
     LEVELS: ClassVar[int] = 6
+    GROUPS: ClassVar[int] = 6
 
     def __call__(self, draws: Draws, d: int) -> Covariates:
         """Columns with mean 0 and variance 1."""
@@ -80,6 +83,11 @@ class Columns:
         loadings = draws.normal(3, d)
         factors = draws.normal(rows, 3) @ (loadings / loadings.norm(dim=1, keepdim=True))
         z = (1 - share).sqrt() * draws.normal(rows, d) + share.sqrt() * factors
+        groups = 2 + draws.whole(1, high=self.GROUPS - 1)
+        group = (draws.uniform(rows) * groups).long()
+        centres = draws.normal(self.GROUPS, d).take_along_dim(group[..., None], 1)
+        apart = draws.uniform(1, d) * draws.uniform(1, 1) * (draws.uniform(1, 1) < self.clustered)
+        z = (1 - apart).sqrt() * z + apart.sqrt() * centres
         # a category's code is its place in a random order, and the function reads a random number for it
         levels = 2 + draws.whole(1, d, high=self.LEVELS - 1)
         level = ((0.5 * (1 + torch.erf(z / 2**0.5))) * levels).long().clamp(min=0).minimum(levels - 1)
@@ -238,10 +246,25 @@ class Classes(Target):
 
 
 @dataclass(frozen=True)
+class OneClass(Target):
+    """1 where the value lies in an interval, else 0: one class, which may have others on both sides of it."""
+
+    inner: float = 0.4
+    """Share of prompts in which the interval ends on both sides."""
+
+    def __call__(self, values: Tensor, draws: Draws) -> Tensor:
+        """low < v, and v <= high where the interval ends there too."""
+        low = draws.normal(1)
+        high = low + draws.uniform(1, low=0.3, high=2.0)
+        inside = (values > low) & ((values <= high) | (draws.uniform(1) >= self.inner))
+        return inside.to(values.dtype)
+
+
+@dataclass(frozen=True)
 class Noise:
     """Normal or heavy-tailed noise with a random share of the variance."""
 
-    most: float = 0.95
+    most: float = 1.0
     """The largest share of the noise in the variance of values; uniform from 0."""
     heavy: float = 0.2
     """Share of prompts whose noise is heavy-tailed: Student's t with 3 degrees of freedom, cut at 5 deviations."""

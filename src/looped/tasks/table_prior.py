@@ -8,11 +8,13 @@ not depend on what was drawn. `docs/tables.md` shows how to write your own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from looped.functional.quantiles import pinball, quantile_levels
 from looped.prompt import Prompt
@@ -27,6 +29,7 @@ from looped.tasks.table_pieces import (
     Network,
     Noise,
     Number,
+    OneClass,
     Target,
     Trees,
     standardized_beside,
@@ -43,7 +46,7 @@ FUNCTIONS: tuple[Function, ...] = (
     Trees(),
     Additive(),
 )
-TARGETS: tuple[Target, ...] = (Number(), Number(), Number(), Classes())
+TARGETS: tuple[Target, ...] = (Number(), Classes())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,3 +120,31 @@ class TablePrior(Task):
         mean, quantiles = outputs[..., 0], outputs[..., 1:]
         ys = prompt.ys[..., -mean.shape[-1] :].expand_as(mean)
         return super().error(mean, prompt) + pinball(quantiles, ys, quantile_levels(self.quantiles)).mean(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassPrior(TablePrior):
+    """Random tables whose labels are 1 for the rows of one class and 0 for the rest; answers are log-odds of the class.
+
+    A table of several classes is several such tables, one for each class: so their number is free, and no model has to
+    learn that the names of classes mean nothing.
+    """
+
+    targets: tuple[Target, ...] = (OneClass(),)
+
+    @property
+    def label_variance(self) -> float:
+        """The share of ones, as measured."""
+        return 0.40
+
+    def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
+        """Fresh tables."""
+        prompt = super().sample(batch=batch, n=n, generator=generator, dims=dims)
+        return replace(prompt, ys=(prompt.ys > 0).to(prompt.ys.dtype))
+
+    def error(  # type: ignore[override]
+        self, outputs: Float[Tensor, "*loops batch scored"], prompt: Prompt
+    ) -> Float[Tensor, "*loops batch scored"]:
+        """Log loss, in units where log-odds of zero have error 1."""
+        ys = prompt.ys[..., -outputs.shape[-1] :].expand_as(outputs)
+        return binary_cross_entropy_with_logits(outputs, ys, reduction="none") / math.log(2)

@@ -111,7 +111,7 @@ def predicted(model: TableTransformer, rows: Split) -> Float[np.ndarray, "tests 
     """The mean and the quantiles of the model at the test rows, as `InContextRegressor` asks for them."""
     from looped.table_columns import Columns
 
-    columns = Columns(rows.xs, rows.ys, most=model.config.d, standardize=True)
+    columns = Columns(rows.xs, rows.ys[None], most=model.config.d, standardize=True)
     weight = next(model.parameters())
 
     def tensor(values: np.ndarray) -> Tensor:

@@ -86,7 +86,7 @@ class Columns:
         groups = 2 + draws.whole(1, high=self.GROUPS - 1)
         group = (draws.uniform(rows) * groups).long()
         centres = draws.normal(self.GROUPS, d).take_along_dim(group[..., None], 1)
-        apart = draws.uniform(1, d) * draws.uniform(1, 1) * (draws.uniform(1, 1) < self.clustered)
+        apart = draws.uniform(1, d) * draws.uniform(1, 1, low=0.4) * (draws.uniform(1, 1) < self.clustered)
         z = (1 - apart).sqrt() * z + apart.sqrt() * centres
         # a category's code is its place in a random order, and the function reads a random number for it
         levels = 2 + draws.whole(1, d, high=self.LEVELS - 1)

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import looped
 from looped.constructions.gradient_descent import looped_descent, vector_descent
-from looped.estimator import InContextRegressor
+from looped.estimator import InContextClassifier, InContextRegressor
 from looped.models.algoformer import AlgoFormerConfig
 from looped.models.blocks import stack
 from looped.models.query_stream import answer_all, can_share_examples
@@ -56,7 +56,7 @@ def linear(n=30, d=5, seed=0, noise=0.0):
     return X, X @ rng.normal(size=d) + noise * rng.normal(size=n)
 
 
-@parametrize_with_checks([InContextRegressor()])
+@parametrize_with_checks([InContextRegressor(), InContextClassifier()])
 def test_scikit_learns_own_checks_as_shipped(estimator, check):
     check(estimator)
 
@@ -253,7 +253,7 @@ def test_scikit_learn_is_imported_only_when_asked_for():
         "except ImportError as error: print(error)",
     ]
     found = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True)
-    assert found.stdout == "InContextRegressor needs scikit-learn: pip install 'looped[baselines]'\n"
+    assert found.stdout == "the predictors for tables need scikit-learn: pip install 'looped[baselines]'\n"
     assert looped.InContextRegressor is InContextRegressor
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         looped.Nothing  # noqa: B018

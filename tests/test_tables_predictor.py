@@ -1,16 +1,20 @@
-"""The default of InContextRegressor on tables: missing values, categories, quantiles, order, odd tables."""
+"""The default predictors on tables: classes, missing values, categories, quantiles, order, odd tables."""
 
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_diabetes
+import torch
+from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import RidgeCV
+from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from looped.estimator import InContextRegressor
+from looped.estimator import InContextClassifier, InContextRegressor
 from looped.models.query_stream import can_share_examples
+from looped.models.table_transformer import answer_rows
 from looped.table_columns import MOST_CATEGORIES, Categories, Columns
 
 
@@ -104,34 +108,113 @@ def test_categories_of_a_data_frame():
 
 def test_of_more_columns_than_the_model_reads_the_strongest_stay():
     X, y = table(d=30)
-    columns = Columns(X, y, most=5, standardize=True)
+    columns = Columns(X, y[None], most=5, standardize=True)
     strength = [abs(np.corrcoef(column, y)[0, 1]) for column in X.T]
     assert set(columns.chosen) == set(np.argsort(strength)[-5:])
     assert InContextRegressor().fit(X[:40], y[:40]).predict(X[40:]).shape == (20,)
 
 
-def test_odd_tables_have_an_answer_or_one_clear_line():
+@pytest.mark.parametrize("predictor", [InContextRegressor, InContextClassifier])
+def test_odd_tables_have_an_answer_or_one_clear_line(predictor):
     rng = np.random.default_rng(0)
-    refused = 0
-    for trial in range(60):
-        n, d = int(rng.integers(1, 40)), int(rng.integers(1, 30))
+    refused = Counter()
+    for trial in range(150):
+        n, d = int(rng.integers(1, 40)), int(rng.integers(1, 60))
         X, y = rng.normal(size=(n, d)), rng.normal(size=n)
         X = X * 10.0 ** rng.choice([-200, -3, 0, 3, 200]) if trial % 3 == 0 else X
         X[:, 0] = rng.choice([1.0, np.nan, 0.0]) if trial % 4 == 0 else X[:, 0]
+        X = np.full_like(X, np.nan) if trial % 11 == 0 else X
         X = np.repeat(X[:1], n, 0) if trial % 7 == 0 else X
+        X = X.astype(object) if trial % 13 == 0 else X
+        X[0, 0] = "text" if trial % 13 == 0 else X[0, 0]
         y = y * 10.0 ** rng.choice([-300, 0, 300]) if trial % 5 == 0 else y
-        said = complaint(X, y)
-        assert said is None or ("\n" not in said and "too large" in said), trial
-        refused += said is not None
-    assert 0 < refused < 20
+        y = rng.integers(0, rng.integers(1, 12), size=n) if predictor is InContextClassifier else y
+        said = complaint(predictor(), X, y)
+        if said is not None:
+            assert "\n" not in said, trial
+            [reason] = [words for words in REASONS if words in said]
+            refused[reason] += 1
+    assert refused.total() < 60
+    assert {"too large", "could not convert"} <= set(refused)
 
 
-def complaint(X, y):
+REASONS = ("too large", "could not convert", "at least two classes")
+
+
+def complaint(predictor, X, y):
     """What is said of a table that is refused; None where it has finite answers."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert np.isfinite(InContextRegressor().fit(X, y).predict(X)).all()
+            assert np.isfinite(predictor.fit(X, y).predict(X)).all()
     except ValueError as error:
         return str(error)
     return None
+
+
+def test_rows_far_outside_are_told():
+    X, y = table()
+    fitted = InContextRegressor().fit(X[:40], y[:40])
+    with pytest.warns(UserWarning, match="2 of 5 rows have a feature far outside"):
+        fitted.predict(np.vstack([X[40:43], 100 * X[43:44], X[44:45] - 20]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted.predict(X[:40])
+        # of a column that was constant nothing is known
+        X[:, 0] = 1.0
+        InContextRegressor().fit(X, y).predict(X + np.eye(1, 6))
+
+
+@pytest.mark.parametrize("predictor", [InContextRegressor, InContextClassifier])
+def test_loops_until_answers_stay(predictor):
+    X, y = table(n=240)
+    y = y > 0 if predictor is InContextClassifier else y
+    auto, fixed = (predictor(loops=loops).fit(X[:40], y[:40]).score(X[40:], y[40:]) for loops in ("auto", None))
+    assert auto == pytest.approx(fixed, abs=0.03)
+    with pytest.raises(ValueError, match=r"`loops=\"auto\"` is for the default models; got a LoopedDecoder"):
+        InContextRegressor("yang24.linear", loops="auto").fit(X[:40], y[:40]).predict(X)
+    with pytest.raises(ValueError, match="`loops` must be a whole number, at least 1; got 'all'"):
+        predictor(loops="all").fit(X, y)
+
+
+def test_classes_are_asked_for_one_against_the_rest():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    order = np.random.default_rng(0).permutation(len(y))
+    train, test = order[:60], order[60:]
+    fitted = InContextClassifier().fit(X[train], names[train])
+    assert fitted.score(X[test], names[test]) > 0.9
+    chances = fitted.predict_proba(X[test])
+    np.testing.assert_allclose(chances.sum(1), 1, atol=1e-12)
+    log_odds = [
+        answer_rows(fitted.model_, *(torch.from_numpy(part) for part in (X[train], one.astype(float), X[test])))[:, 0]
+        for one in (names[train] == name for name in fitted.classes_)
+    ]
+    alone = torch.stack([row.sigmoid() for row in log_odds], 1)
+    np.testing.assert_allclose(chances, alone / alone.sum(1, keepdim=True), atol=1e-6)
+    # names of classes mean nothing
+    renamed = InContextClassifier().fit(X[train], -y[train]).predict_proba(X[test])
+    np.testing.assert_allclose(renamed[:, ::-1], chances, atol=1e-9)
+
+
+def test_two_classes_are_each_others_rest():
+    X, y = table(n=200, noise=1.0)
+    classes = y > np.median(y)
+    fitted = InContextClassifier().fit(X[:50], classes[:50])
+    chances = fitted.predict_proba(X[50:])[:, 1]
+    assert log_loss(classes[50:], chances) < 0.62
+    # calibrated: where it says 80% it is right about 80% of the time
+    assert chances.mean() == pytest.approx(classes[50:].mean(), abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("tables.regressor", "does not answer with log-odds"), ("yang24.linear", "does not answer with log-odds")],
+)
+def test_models_that_give_no_chances_are_refused(model, said):
+    X, y = table()
+    with pytest.raises(ValueError, match=said) as error:
+        InContextClassifier(model).fit(X, y > 0)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="at least two classes; got one class, 3"):
+        InContextClassifier().fit(X, np.full(60, 3))

@@ -18,7 +18,7 @@ QUANTILES = 10
 """Their levels are 5%, 15%, ..., 95%."""
 
 CPU = TrainConfig(
-    steps=20_000,
+    steps=12_000,
     batch=32,
     points=112,
     lengths=(20, 32, 48, 64, 112),

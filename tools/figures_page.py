@@ -1,5 +1,6 @@
-"""Write docs/all_figures.md and README's table of results from the kept ones: `python tools/figures_page.py`."""
+"""Write docs/all_figures.md and the tables of README and docs/scikit_learn.md: `python tools/figures_page.py`."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -7,11 +8,14 @@ from itertools import groupby
 from pathlib import Path
 
 from looped.figure_facts import VERDICTS, FigureFacts, at_paper_scale, counts_text, figure_facts
+from looped.studies.table import Table
 from looped.theorems.check import theorems
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "all_figures.md"
 README = ROOT / "README.md"
+PREDICTORS = ROOT / "docs" / "scikit_learn.md"
+COMPARED = re.compile(r"(?s)(<!-- compared: (\S+) (\S+) -->\n).*?(<!-- end of comparison -->)")
 BLOCK = re.compile(r"(?s)(<!-- results: .*? -->\n).*?(<!-- end of results -->)")
 START = """# All figures
 
@@ -85,6 +89,33 @@ def results_table(facts: Sequence[FigureFacts]) -> str:
     return _table(("paper", "figures at the paper's scale", "claims", "theorems checked", "for example"), rows)
 
 
+def predictors(text: str, results: Path) -> str:
+    """The page of the predictors with its comparisons made again."""
+    return COMPARED.sub(lambda hit: f"{hit[1]}\n{compared(results / hit[2], hit[3])}\n{hit[4]}", text)
+
+
+def compared(file: Path, shown: str) -> str:
+    """A row for each predictor, best first, ours above them; `shown`: `R2`, which is 1 - loss, or `loss`."""
+    table = Table.from_data(json.loads(file.read_text())["table"])
+    losses = {series.cell["model"]: series for series in table.where("loss")}
+    ours = next(model for model, series in losses.items() if series.seed is not None)
+    numbers = {
+        model: [1 - value if shown == "R2" else value for value in series.value] for model, series in losses.items()
+    }
+    others = sorted(set(losses) - {ours}, key=lambda model: (-1 if shown == "R2" else 1) * sum(numbers[model]))
+    rows = [(model, *(f"{value:.3f}" for value in numbers[model])) for model in (ours, *others)]
+    [margin] = table.where("margin").series
+    ahead = [f"{low:.3f} to {high:.3f}" for low, high in zip(margin.low, margin.high, strict=True)]
+    [best_on] = table.where("best_on", model=ours).series
+    rows.append(("ahead of the best of the others, 90% interval over splits", *ahead))
+    rows.append(("share of tables where ours is the best of all", *(f"{value:.0%}" for value in best_on.value)))
+    rows.extend(
+        ("labels inside the 90% intervals", *(f"{value:.0%}" for value in coverage.value))
+        for coverage in table.where("coverage")
+    )
+    return _table(("rows to learn from", *map(str, losses[ours].x)), rows)
+
+
 def _paper(fact: FigureFacts) -> str:
     return fact.name.partition(".")[0]
 
@@ -109,3 +140,4 @@ if __name__ == "__main__":
     known = facts_of(ROOT / "results")
     PAGE.write_text(page(known))
     README.write_text(readme(README.read_text(), known))
+    PREDICTORS.write_text(predictors(PREDICTORS.read_text(), ROOT / "results"))

@@ -122,7 +122,7 @@ class InContextEstimator(BaseEstimator):
             X = validate_data(self, X, reset=False, **ACCEPTED)
         read = self._columns(X)
         _warn_of_far_rows(self._xs, read)
-        xs, ys, queries = (self._tensor(values) for values in (self._xs, self._ys, read))
+        ys, xs, queries = self._tensor(self._ys), self._features(self._xs), self._features(read)
         for rows in self._subsets:
             answers = [self._answers(xs[rows], ys[:, rows], part) for part in queries.split(self.batch)]
             outputs = torch.cat(answers, 1).double().cpu().numpy()
@@ -186,12 +186,14 @@ class InContextEstimator(BaseEstimator):
         limits = [limit for limit in (trained, self.model_.config.max_examples) if limit is not None]
         return min(limits, default=None)
 
+    def _features(self, xs: np.ndarray) -> Tensor:
+        """With zeros for the features that there are not."""
+        return torch.nn.functional.pad(self._tensor(xs), (0, _width(self.model_) - xs.shape[1]))
+
     def _tensor(self, values: np.ndarray) -> Tensor:
-        """On the model's device, in its precision; features that there are not are zero."""
+        """On the model's device, in its precision."""
         weight = next(self.model_.parameters(), torch.empty(0, dtype=torch.float64))
-        tensor = torch.tensor(values, dtype=weight.dtype, device=self.device)
-        lacking = _width(self.model_) - tensor.shape[-1] if tensor.ndim == 2 else 0
-        return torch.nn.functional.pad(tensor, (0, lacking))
+        return torch.tensor(values, dtype=weight.dtype, device=self.device)
 
 
 class InContextRegressor(RegressorMixin, InContextEstimator):
@@ -256,7 +258,7 @@ class InContextClassifier(ClassifierMixin, InContextEstimator):
         check_classification_targets(y)
         self.classes_, places = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"`y` must have at least two classes; got one class, {self.classes_[0]!r}.")
+            raise ValueError(f"`y` must have at least two classes; got one class, {self.classes_.tolist()[0]!r}.")
         self._open(X)
         if not (isinstance(self.model_, TableTransformer) and self.model_.config.answers == "log_odds"):
             raise ValueError(
@@ -273,7 +275,8 @@ class InContextClassifier(ClassifierMixin, InContextEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most likely class at every row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        likeliest = self.predict_proba(X).argmax(1)
+        return self.classes_[likeliest]
 
 
 ACCEPTED: dict[str, Any] = {"dtype": np.float64, "ensure_all_finite": "allow-nan"}

@@ -142,6 +142,9 @@ def test_the_page_of_all_figures_is_that_of_the_kept_results(monkeypatch):
     assert tool.PAGE.read_text() == current, "run `python tools/figures_page.py`"
     readme = tool.README.read_text()
     assert readme == tool.readme(readme, facts), "run `python tools/figures_page.py`"
+    predictors = tool.PREDICTORS.read_text()
+    assert predictors == tool.predictors(predictors, ROOT / "results"), "run `python tools/figures_page.py`"
+    assert predictors.count("| looped transformer | ") == 4
     assert "| [yang24](docs/papers/yang24.md) | " in readme
     assert all(f"| {name} |" in current or f"| [{name}](" in current for name in studies())
 

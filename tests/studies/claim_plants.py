@@ -215,8 +215,14 @@ YANG24 = {
 }
 
 TABLES = {
-    "tables.development.twenty_rows": plant("is smaller", "margin", model="looped transformer"),
-    "tables.development.forty_rows": plant("is smaller", "margin", model="looped transformer"),
+    f"tables.{study}.rows_{rows}": plant("is larger", "ratio", model="looped transformer")
+    for study in ("held_out", "classes", "held_out_classes")
+    for rows in (20, 40, 100)
+} | {
+    **{
+        f"tables.development.rows_{rows}": plant("is smaller", "margin", model="looped transformer")
+        for rows in (20, 40, 100)
+    },
     "tables.development.best_on_half": plant("is smaller", "best_on", model="looped transformer"),
     "tables.development.intervals_cover": plant("is smaller", "coverage", model="looped transformer"),
 }

@@ -1,10 +1,9 @@
 """What people use on small tables, tuned by cross-validation over fixed grids of at most 8 settings."""
 
 import hashlib
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -12,14 +11,6 @@ from jaxtyping import Float
 from looped.files import read_json, write_json
 from looped.papers.tables.data import Split
 from looped.tasks.data import cache_folder
-
-
-class Answers(NamedTuple):
-    """What a predictor answered for the test rows of a split, and the seconds from the rows to the answers."""
-
-    values: Float[np.ndarray, "tests outputs"]
-    seconds: float
-
 
 Rivals = Mapping[str, tuple[Any, Mapping[str, Sequence[Any]]]]
 """By name: an estimator of scikit-learn's kind, and the grid that it is tuned over."""
@@ -74,31 +65,31 @@ def classifiers() -> Rivals:
     }
 
 
-def cached(about: str, split: Split, compute: Callable[[Split], Float[np.ndarray, "tests outputs"]]) -> Answers:
-    """What was computed before `about` the same split is read from `cache_folder()` / tables, with its seconds."""
+Values = Float[np.ndarray, "tests outputs"]
+
+
+def cached(about: str, split: Split, compute: Callable[[Split], Values]) -> Values:
+    """What was computed before `about` the same split is read from `cache_folder()` / tables."""
     key = hashlib.sha256(about.encode())
     for part in split:
         key.update(np.ascontiguousarray(part).tobytes())
     file = cache_folder() / "tables" / f"{key.hexdigest()[:32]}.json"
     if file.is_file():
-        stored = read_json(file)
-        return Answers(np.array(stored["values"]), stored["seconds"])
-    started = time.perf_counter()
-    values = compute(split)
-    seconds = time.perf_counter() - started
+        return np.array(read_json(file)["values"])
+    values = np.asarray(compute(split), dtype=np.float64)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_json(file, {"about": about, "values": values.tolist(), "seconds": seconds})
-    return Answers(values, seconds)
+    write_json(file, {"about": about, "values": values.tolist()})
+    return values
 
 
-def answers(name: str, split: Split, folds: int) -> Answers:
+def answers(name: str, split: Split, folds: int) -> Values:
     """A regressor's answers to a split, tuned by as many folds."""
     estimator, grid = regressors()[name]
     about = f"{name} {estimator!r} {sorted(grid.items())!r} {folds}"
     return cached(about, split, lambda split: tuned(estimator, grid, split, folds)[:, None])
 
 
-def chances(name: str, split: Split, folds: int) -> Answers:
+def chances(name: str, split: Split, folds: int) -> Values:
     """The chances of the classes by a classifier, tuned by as many folds."""
     estimator, grid = classifiers()[name]
     about = f"chances {name} {estimator!r} {sorted(grid.items())!r} {folds}"
@@ -110,12 +101,10 @@ def tuned(estimator: Any, grid: Mapping[str, Sequence[Any]], split: Split, folds
     from sklearn.model_selection import KFold
 
     shuffled = KFold(folds, shuffle=True, random_state=0)
-    return np.asarray(_searched(estimator, grid, split, shuffled, "neg_mean_squared_error").predict(split.test_xs))
+    return _searched(estimator, grid, split, shuffled, "neg_mean_squared_error").predict(split.test_xs)
 
 
-def tuned_chances(
-    estimator: Any, grid: Mapping[str, Sequence[Any]], split: Split, folds: int
-) -> Float[np.ndarray, "tests classes"]:
+def tuned_chances(estimator: Any, grid: Mapping[str, Sequence[Any]], split: Split, folds: int) -> Values:
     """Choose a setting by the log loss over the folds, each with its share of every class, and fit it to all rows."""
     from sklearn.metrics import log_loss, make_scorer
     from sklearn.model_selection import StratifiedKFold

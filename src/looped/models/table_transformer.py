@@ -16,7 +16,7 @@ from looped.models.exit_rules import TokenChange
 from looped.models.loop import settle_tokens, unroll
 from looped.prompt import AnyPrompt
 
-SETTLED = 0.1
+SETTLED = 0.05
 """A row whose state changes by less than this share in a loop has its answer."""
 MOST_LOOPS = 2
 """`loops="auto"` ends after this many times the loops of training."""

@@ -35,6 +35,11 @@ def store(package: Path = PACKAGE) -> Path:
     return package / "kept" if results is None else results / "models"
 
 
+def results_with_claims(package: Path = PACKAGE) -> Path:
+    """The folder of the results whose verdicts come with looped; in an installed package they have no tables."""
+    return own_results(package) or package / "results"
+
+
 def is_kept(path: Path) -> bool:
     """Whether a run folder is a kept model: it has a record, even a damaged one."""
     return os.path.isfile(path / "kept.json")  # false also for names that no file can have

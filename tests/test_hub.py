@@ -63,6 +63,13 @@ def test_commands_read_it_like_a_run(folder, call):
     assert json.loads(out)["by_loops"] == json.loads(expected)["by_loops"]
 
 
+def test_its_training_cannot_go_on(copied, call):
+    code, _, error = call("train", "--resume", copied, "--device", "cpu")
+    assert code == 2
+    assert "without its optimiser, so it cannot be resumed" in error
+    assert not (copied / "checkpoints").exists()
+
+
 def test_the_card_says_task_error_training_provenance_and_licence(folder):
     card = huggingface_hub.ModelCard.load(folder / "README.md")
     assert (card.data.library_name, card.data.license) == ("looped", "apache-2.0")

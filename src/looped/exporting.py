@@ -12,14 +12,14 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
 
 from looped.experiment import Setup
-from looped.files import write_bytes
-from looped.functional.streams import seeded
+from looped.files import check_folder, tidied, write_bytes
 from looped.models.algoformer import given
 from looped.models.base import LoopedModel
 from looped.models.loop import check_loops, leaves, tree_map
@@ -98,7 +98,7 @@ class _Answering(nn.Module):
             return t + 1, *(part.clone() for part in leaves(self.model.step(state_of(parts), context, 0)))
 
         first = torch.zeros((), dtype=torch.int64)
-        _, *parts = torch._higher_order_ops.while_loop(unfinished, loop, (first, *leaves(start)))
+        _, *parts = while_loop(unfinished, loop, (first, *leaves(start)))
         return self.model.readout(state_of(parts), context)
 
 
@@ -137,17 +137,17 @@ def export(
     if format == "onnx":
         _require_onnx()
     model = copy.deepcopy(model).cpu().eval().requires_grad_(False)
-    with seeded(CHECK_SEED, "export"):
-        prompt = setup.task.sample(batch=CHECK_PROMPTS, n=points, generator=torch.Generator().manual_seed(CHECK_SEED))
-    precision = next((weight.dtype for weight in model.parameters()), torch.float32)
-    prompt = prompt.to(precision)
+    draw = torch.Generator().manual_seed(CHECK_SEED)
+    prompt = setup.task.sample(batch=CHECK_PROMPTS, n=max(points, 2), generator=draw)  # a length of 1 would be fixed
+    prompt = prompt.to(next((weight.dtype for weight in model.parameters()), torch.float32))
     # memory of their own: the strides of a task's tensors would become conditions of the graph
     inputs = {key: value.clone(memory_format=torch.contiguous_format) for key, value in _inputs(prompt).items()}
-    program = _traced(model, inputs, loops, name)
     facts = {"model": name, "task": repr(setup.task), "loops": str(model.config.loops)}
-    content = _onnx(program, inputs, loops, facts, name) if format == "onnx" else _saved(program, facts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, content)
+    with tidied(path.parent):
+        check_folder(path.parent, "a model's file")
+        program = _traced(model, inputs, loops, name)
+        content = _onnx(program, inputs, loops, facts, name) if format == "onnx" else _saved(program, facts)
+        write_bytes(path, content)
     checked_by, run = _runner(content, format)
     differences = [] if run is None else _differences(model, prompt, run, loops)
     return Exported(path, _shapes(inputs, loops), checked_by, differences)
@@ -208,7 +208,7 @@ def _onnx(
     except Exception as error:  # of any kind, from the converter
         raise _refused(name, "ONNX", error) from error
     assert graph is not None
-    batch, length, *_ = graph.model.graph.inputs[0].shape
+    batch, length, *_ = cast(Any, graph.model.graph.inputs[0].shape)
     graph.rename_axes({batch: "batch", length: "n"})
     graph.model.metadata_props.update(facts)
     return graph.model_proto.SerializeToString()
@@ -216,8 +216,9 @@ def _onnx(
 
 def _stable_sort(self: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
     """What torch's converter lacks, by ONNX's TopK: of equal values it puts the first one first."""
-    from onnxscript import opset18 as op
+    import onnxscript
 
+    op: Any = onnxscript.opset18
     size = op.Gather(op.Shape(self), op.Constant(value_ints=[dim]))
     return op.TopK(self, size, axis=dim, largest=int(descending), sorted=1)
 
@@ -243,15 +244,21 @@ def _runner(content: bytes, format: Format) -> tuple[str | None, Program | None]
 
 @torch.no_grad()
 def _differences(model: LoopedModel, prompt: AnyPrompt, run: Program, loops: int | None) -> list[Difference]:
-    """Of a file's answers from the model's, after the trained loops and after many, or after the fixed ones."""
+    """Of a file's answers from the model's, after the trained loops and after many, or after the fixed ones.
+
+    Where the model's own answers are not finite there is nothing to compare.
+    """
     double = copy.deepcopy(model).double()
     differences = []
     for count in [loops] if loops is not None else sorted({model.config.loops, MANY_LOOPS}):
-        answers = run([*_inputs(prompt).values(), *([] if loops is not None else [torch.tensor(count)])])
         own = model(prompt, loops=count)[-1]
+        if not own.isfinite().all():
+            continue
+        answers = run([*_inputs(prompt).values(), *([] if loops is not None else [torch.tensor(count)])])
+        unit = own.std().clamp(min=torch.finfo(own.dtype).tiny)
         exact = double(prompt.to(torch.float64), loops=count)[-1]
         pairs = ((answers, own), (answers, exact), (own, exact))
-        differences.append(Difference(count, *(float((a - b).abs().max() / own.std()) for a, b in pairs)))
+        differences.append(Difference(count, *(float((a - b).abs().max() / unit) for a, b in pairs)))
     return differences
 
 

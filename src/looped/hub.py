@@ -23,8 +23,8 @@ from looped.experiment import Experiment
 from looped.files import visible, write_bytes, write_json, write_tensors
 from looped.keeping import check, read_record
 from looped.models.base import LoopedModel
-from looped.training.kept import store
-from looped.training.run import PRETRAINED, Run, load
+from looped.training.kept import PRETRAINED, store
+from looped.training.run import Run, load
 
 REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 """`user/name` on the hub."""

@@ -29,10 +29,8 @@ from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
-from looped.training.kept import hint, is_kept, locate, refuse_missing_weights, refuse_training
+from looped.training.kept import PRETRAINED, hint, is_kept, locate, refuse_missing_weights, refuse_training
 
-PRETRAINED = "model.safetensors"
-"""The weights in a folder of `looped.save_pretrained`, which has no checkpoints."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The precisions that weights may be saved in; those of 8 bits need scales that nobody saved."""
 

@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 
+import onnxruntime
 import pytest
 import torch
 
 import looped
 from looped import exporting
 from looped.experiment import Setup
-from looped.exporting import ALLOWED, Difference, export
+from looped.exporting import Difference, export
 from looped.models.kernel_transformer import restricted
 from looped.models.table_transformer import TableTransformerConfig
 from looped.training.kept import kept_models
@@ -38,10 +39,8 @@ def prompts(*sizes):
     return [TASK.sample(batch=batch, n=n, generator=draw) for batch, n in sizes]
 
 
-@pytest.mark.parametrize("config", [DECODER, TABLE])
-def test_a_graph_of_onnx_takes_any_batch_length_and_loops(config, tmp_path):
-    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `onnx` is not installed")
-    model, result = exported(config, tmp_path / "new" / "tiny.onnx")
+def test_a_graph_of_onnx_takes_any_batch_length_and_loops(tmp_path):
+    model, result = exported(TABLE, tmp_path / "new" / "tiny.onnx")
     assert result.inputs == {"xs": ["batch", "n", 3], "ys": ["batch", "n"], "loops": []}
     assert [difference.loops for difference in result.differences] == [3, 50]
     assert all(difference.is_rounding for difference in result.differences)
@@ -52,16 +51,6 @@ def test_a_graph_of_onnx_takes_any_batch_length_and_loops(config, tmp_path):
         inputs = {"xs": prompt.xs.numpy(), "ys": prompt.ys.numpy(), "loops": torch.tensor(loops).numpy()}
         (answers,) = session.run(None, inputs)
         torch.testing.assert_close(torch.tensor(answers), model(prompt, loops=loops)[-1], rtol=1e-4, atol=1e-6)
-
-
-def test_a_program_of_torch_takes_any_batch_length_and_loops(tmp_path):
-    model, result = exported(DECODER, tmp_path / "tiny.pt2", format="torch")
-    assert [(difference.loops, difference.from_model) for difference in result.differences] == [(3, 0), (50, 0)]
-    facts = {"model.json": ""}
-    program = torch.export.load(result.path, extra_files=facts).module()
-    assert json.loads(facts["model.json"])["loops"] == "3"
-    for prompt, loops in zip(prompts((4, 3), (2, 11)), (1, 8), strict=True):
-        assert torch.equal(program(prompt.xs, prompt.ys, torch.tensor(loops)), model(prompt, loops=loops)[-1])
 
 
 def test_layers_of_their_own_are_exported_with_a_fixed_number_of_loops(tmp_path):
@@ -97,26 +86,38 @@ def test_more_than_rounding_is_told(numbers, rounding):
     assert Difference(3, *numbers).is_rounding == rounding
 
 
-@pytest.mark.parametrize("wrong", [False, True])
-def test_the_command_compares_the_file_with_the_model(call, tmp_path, monkeypatch, wrong):
-    model, _ = built(DECODER)
-    run = looped.save(model, TASK, tmp_path / "run", points=7)
+@pytest.fixture
+def run(tmp_path):
+    return looped.save(built(DECODER)[0], TASK, tmp_path / "run", points=7)
+
+
+def test_a_program_of_torch_takes_any_batch_length_and_loops(run, call, tmp_path):
+    file = tmp_path / "new" / "tiny.pt2"
+    code, out, error = call("export", run.path, "--format", "torch", "--out", file, "--json")
+    assert (code, error) == (0, "")
+    data = json.loads(out)
+    assert (data["file"], data["inputs"]["xs"], data["checked_by"]) == (str(file), ["batch", "n", 3], "torch")
+    assert [(entry["loops"], entry["from_model"]) for entry in data["differences"]] == [(3, 0), (50, 0)]
+    facts = {"model.json": ""}
+    program, model = torch.export.load(file, extra_files=facts).module(), run.model()
+    assert json.loads(facts["model.json"]) == {"model": "run", "task": repr(TASK), "loops": "3"}
+    for prompt, loops in zip(prompts((4, 3), (2, 11)), (1, 8), strict=True):
+        assert torch.equal(program(prompt.xs, prompt.ys, torch.tensor(loops)), model(prompt, loops=loops)[-1])
+
+
+def test_a_file_that_answers_otherwise_is_told(run, call, tmp_path, monkeypatch):
     runner = exporting._runner
 
     def other(content, format):
-        name, run = runner(content, format)
-        return name, lambda inputs: run(inputs) + wrong
+        name, answers = runner(content, format)
+        return name, lambda inputs: answers(inputs) + 1
 
     monkeypatch.setattr(exporting, "_runner", other)
-    command = ("export", run.path, "--format", "torch", "--loops", "2", "--out", tmp_path / "a.pt2")
-    code, out, error = call(*command)
-    assert code == wrong
+    code, out, error = call("export", run.path, "--format", "torch", "--loops", 1, "--out", tmp_path / "a.pt2")
+    assert code == 1
     assert out.startswith(f"{tmp_path / 'a.pt2'}: 0.")
     assert "inputs xs (batch, n, 3), ys (batch, n)." in " ".join(out.split())
-    assert ("more than rounding" in error) == wrong
-    data = json.loads(call(*command, "--json")[1])
-    assert data["file"] == str(tmp_path / "a.pt2")
-    assert (data["differences"][0]["from_model"] > ALLOWED) == wrong
+    assert error == "That is more than rounding: do not use the file.\n"
 
 
 def test_tensors_are_enough_for_torch_export_and_torch_compile():
@@ -142,5 +143,5 @@ def test_every_kept_model_exports_to_onnx(name, tmp_path):
     run = Run.open(name)
     result = export(run.model(), run.setup, tmp_path / "model.onnx", points=run.points)
     b, many = sorted(result.differences, key=lambda difference: difference.loops == 50)
-    assert b.from_model <= ALLOWED
+    assert b.is_rounding  # more than 1e-4 only where float32 itself is that far from float64: yang24.sparse
     assert many.from_float64 <= 2 * many.of_model

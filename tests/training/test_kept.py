@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hatchling.builders.wheel import WheelBuilder
 from tiny import tiny
 
 import looped
@@ -484,6 +483,8 @@ def test_the_store_is_in_the_checkout_or_in_the_package(tmp_path):
 
 
 def test_a_wheel_carries_the_store_and_the_verdicts(tmp_path):
+    from hatchling.builders.wheel import WheelBuilder
+
     path = Path(*WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
     with zipfile.ZipFile(path) as packed:
         names = {name for name in packed.namelist() if name.startswith("looped/kept/")}

@@ -86,6 +86,16 @@ def test_more_than_rounding_is_told(numbers, rounding):
     assert Difference(3, *numbers).is_rounding == rounding
 
 
+def test_loops_that_diverge_are_not_compared():
+    model, _ = built(restricted(d=3, loops=1))
+    model.requires_grad_(False)
+    for weight in model.parameters():
+        weight.mul_(1e4)
+    (prompt,) = prompts((4, 5))
+    differences = exporting._differences(model, prompt, lambda inputs: model(prompt, loops=int(inputs[-1]))[-1], None)
+    assert [difference.loops for difference in differences] == [1]
+
+
 @pytest.fixture
 def run(tmp_path):
     return looped.save(built(DECODER)[0], TASK, tmp_path / "run", points=7)

@@ -52,6 +52,9 @@ dist: .venv/dev         ## wheel and sdist in dist/; the wheel is installed and 
 	$(PYTHON) -m venv dist/new
 	dist/new/bin/pip install --quiet --constraint constraints.txt "$$(echo dist/looped-*.whl)[baselines]"
 	cd dist/new && bin/looped --version && bin/looped list models && bin/looped explore --out explorer.html --no-open
+	cd dist/new && bin/looped list claims && bin/looped export yang24.linear --format torch
+	echo 'import looped, typing; typing.assert_type(looped.load("yang24.linear"), looped.LoopedModel)' > dist/new/typed.py
+	$(BIN)/pyright --pythonpath dist/new/bin/python dist/new/typed.py
 	sed -n '/^```python/,/^```/p' README.md | grep -v '^```' | (cd dist/new && bin/python -)
 	cd dist/new && bin/looped demo --no-open
 

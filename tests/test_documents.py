@@ -46,6 +46,7 @@ def blocks(text):
 
 
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if "```python" in text])
+@pytest.mark.usefixtures("unchecked")  # as a reader runs them
 def test_python_blocks_run_as_written(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(f"page_{Path(page).stem}")

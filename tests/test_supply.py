@@ -80,3 +80,16 @@ def test_results_name_no_folder_of_one_machine():
     ]
     assert commands
     assert [line for line in commands if re.search(r'[ "=]/\w', line)] == []
+
+
+def test_every_place_that_names_the_version_names_this_one():
+    version = re.search(r'__version__ = "(.*)"', (ROOT / "src" / "looped" / "__init__.py").read_text())[1]
+    places = {
+        "CITATION.cff": r"(?m)^version: (.*)$",
+        "README.md": r"note   = \{Version (.*)\}",
+        "CHANGELOG.md": r"# Changelog\n\n## (\S*) - ",
+    }
+    named = {file: re.search(pattern, (ROOT / file).read_text())[1] for file, pattern in places.items()}
+    assert named == dict.fromkeys(places, version)
+    released = re.search(r"(?m)^date-released: (.*)$", (ROOT / "CITATION.cff").read_text())[1]
+    assert f"## {version} - {released}\n" in (ROOT / "CHANGELOG.md").read_text()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from looped.evaluation.diagnose import diagnose
     from looped.evaluation.identify import identify
     from looped.experiment import Adam, AdamW, Experiment, Muon, Setup, TrainConfig
+    from looped.hub import from_pretrained, save_pretrained
     from looped.models.base import LoopedModel, ModelConfig
     from looped.models.decoder import DecoderConfig, LoopedDecoder
     from looped.models.exit_rules import Budget, StateChange
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from looped.training.run import Run, load, save
     from looped.training.trainer import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Adam",
@@ -60,9 +61,11 @@ __all__ = [
     "compare",
     "diagnose",
     "evaluate",
+    "from_pretrained",
     "identify",
     "load",
     "save",
+    "save_pretrained",
     "settle",
     "train",
     "unroll",
@@ -78,6 +81,7 @@ PLACES = {
     "evaluation.diagnose": ("diagnose",),
     "evaluation.identify": ("identify",),
     "experiment": ("Adam", "AdamW", "Experiment", "Muon", "Setup", "TrainConfig"),
+    "hub": ("from_pretrained", "save_pretrained"),
     "models.base": ("LoopedModel", "ModelConfig"),
     "models.decoder": ("DecoderConfig", "LoopedDecoder"),
     "models.exit_rules": ("Budget", "StateChange"),

@@ -243,9 +243,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
     write_bytes(path, save(tensors, metadata={"looped": f"{digest(tensors, text)} {text}"}))
 
 
-def read_tensors(path: Path, device: torch.device | str = "cpu") -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read_tensors(
+    path: Path,
+    device: torch.device | str = "cpu",
+    *,
+    remedy: str = " Delete it to fall back on an earlier one, or restore it from a copy.",
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write_tensors` wrote, without unpickling; a truncated, altered or foreign file is a ValueError."""
-    remedy = " Delete it to fall back on an earlier one, or restore it from a copy."
     with _safetensors(path, remedy) as (file, checksum, text, about):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if digest(tensors, text) != checksum:

@@ -151,7 +151,7 @@ def test_the_page_of_all_figures_is_that_of_the_kept_results(monkeypatch):
 
 def test_results_here_come_before_those_of_looped_and_hide_no_others(listed, tmp_path, monkeypatch):
     own = tmp_path / "own"
-    monkeypatch.setattr("looped.cli.listing.own_results", lambda: own)
+    monkeypatch.setattr("looped.cli.listing.results_with_claims", lambda: own)
     for folder, verdict in ((own, "holds"), (tmp_path / "results", "fails")):
         folder.mkdir()
         write_json(folder / "yang24.fig2.paper.json", result("yang24.fig2", verdict))

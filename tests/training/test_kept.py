@@ -13,6 +13,7 @@ import torch
 from tiny import tiny
 
 import looped
+from looped.cli.listing import _claims as claims_in
 from looped.cli.listing import model_line
 from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
@@ -475,19 +476,25 @@ def test_the_store_is_in_the_checkout_or_in_the_package(tmp_path):
     installed = tmp_path / "site-packages" / "looped"
     assert kept.store(installed) == installed / "kept"
     assert kept.own_results(installed) is None
+    assert kept.results_with_claims(installed) == installed / "results"
+    assert kept.results_with_claims() == kept.own_results()
     vendored = tmp_path / "src" / "looped"  # sources without the repository around them
     assert kept.store(vendored) == vendored / "kept"
 
 
-def test_a_wheel_carries_the_store(tmp_path):
-    wheel = pytest.importorskip("hatchling.builders.wheel", reason="hatchling, which builds the wheel, is not here")
-    path = Path(*wheel.WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
+def test_a_wheel_carries_the_store_and_the_verdicts(tmp_path):
+    from hatchling.builders.wheel import WheelBuilder
+
+    path = Path(*WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"]))
     with zipfile.ZipFile(path) as packed:
         names = {name for name in packed.namelist() if name.startswith("looped/kept/")}
+        packed.extractall(tmp_path, [name for name in packed.namelist() if name.startswith("looped/results/")])
     files = {file.relative_to(STORE).as_posix() for file in STORE.rglob("*") if file.is_file()}
     large = {name for name in files if name.startswith("gao24.") and name.endswith(".safetensors")}
     assert names == {f"looped/kept/{name}" for name in files - large}
     assert "looped/kept/README.md" in names  # git keeps no empty folder, and the build needs it
+    packaged = kept.results_with_claims(tmp_path / "looped")
+    assert claims_in([packaged]) == claims_in([ROOT / "results"])
     assert path.stat().st_size < 20_000_000
 
 

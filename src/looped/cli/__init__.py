@@ -36,6 +36,7 @@ COMMANDS = {
     "reproduce": "reproduce",
     "queue": "queue",
     "keep": "keep",
+    "export": "export",
     "report": "report",
     "bench": "bench",
 }

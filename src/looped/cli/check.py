@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.chosen_run import usual_points
 from looped.cli.options import Code, Device, Json, Points, Quiet, RecipeScale, load_user_code, pick_device
 from looped.cli.output import show
 from looped.evaluation.check import check as check_model
@@ -36,7 +35,7 @@ def check(
     if ".py" not in name and scale is None and locate(name).exists():
         run = Run.open(name, load_user_code(code))
         setup, model = run.setup, run.model(pick_device(device))
-        points = usual_points(run) if points is None else points
+        points = run.points if points is None else points
     else:
         setup = find_setup(name, scale)
         with seeded(seed, "model"):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from looped.cli.options import load_user_code, pick_device
 from looped.evaluation.diagnosis import Diagnosis
 from looped.evaluation.identify import Identification
-from looped.experiment import Experiment
 from looped.files import finite, write_json
 from looped.models.base import LoopedModel
 from looped.report.drawing import save_figure
@@ -56,18 +55,7 @@ class ChosenRun:
 def open_run(name: str, *, points: int | None, best: bool, code: list[str] | None) -> ChosenRun:
     """The run folder or kept model of that name."""
     run = Run.open(name, load_user_code(code))
-    points = usual_points(run) if points is None else points
+    points = run.points if points is None else points
     if points < 1:
         raise ValueError(f"`--points` must be at least 1; got {points}.")
     return ChosenRun(name=name, run=run, points=points, best=best)
-
-
-def usual_points(run: Run) -> int:
-    """Pairs in a prompt by default: as trained, else as the model was made for, else 2d examples and the query."""
-    if isinstance(run.setup, Experiment):
-        return run.setup.train.points
-    points = run.provenance().get("points", 2 * run.setup.task.d + 1)
-    if not isinstance(points, int) or points < 1:
-        file = run.path / "provenance.json"
-        raise ValueError(f"`points` in {file} must be a whole number from 1; got {points!r}. Give `--points`.")
-    return points

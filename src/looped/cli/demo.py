@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from looped.cli.chosen_run import usual_points
 from looped.cli.evaluate import table
 from looped.cli.options import Json, Out, Quiet
 from looped.cli.output import number, show
@@ -67,7 +66,7 @@ def demo(
     explorer = write_explorer(Path(out) / "explorer.html", model=small.model(), setup=small.setup)
     page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD, explorer=explorer.name)
     save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
-    task, trained, k = large.experiment.task, large.experiment.model.loops, usual_points(large) - 1
+    task, trained, k = large.experiment.task, large.experiment.model.loops, large.points - 1
     kept_result = evaluate(large.model(), task, points=k + 1, max_loops=2 * trained, prompts=64, baselines={})
     show(None, table(kept_result, f"{KEPT}, the paper's size, as it comes with looped"), json=False, quiet=silent)
     result, run = results[0], runs[0]

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from looped.baselines.positions import spread
 from looped.cli import options
-from looped.cli.chosen_run import NOT_SAVED, ChosenRun, open_run, usual_points
+from looped.cli.chosen_run import NOT_SAVED, ChosenRun, open_run
 from looped.cli.output import interval_at, number, progress_lines, show
 from looped.config import nearest, override
 from looped.evaluation.cache import cached
@@ -137,7 +137,7 @@ def _unusual(result: Evaluation, chosen: ChosenRun, *, max_loops: int | None, se
     trained, loops = result.trained_loops, result.loops
     usual = None
     with contextlib.suppress(ValueError):  # a damaged record matters only if `--points` is not given
-        usual = usual_points(chosen.run)
+        usual = chosen.run.points
     differences = {
         "best weights": chosen.best,
         f"{chosen.points} points": chosen.points != usual,

@@ -27,7 +27,7 @@ from looped.studies.claims import Claim
 from looped.tasks.shifts import shifts_by_name
 from looped.tasks.task import Task
 from looped.theorems.check import theorems
-from looped.training.kept import kept_models, own_results
+from looped.training.kept import kept_models, own_results, results_with_claims
 
 CLAIM_FIELDS = ("verdict", "value", "low", "high", "bound", "seeds", "asked", "note")
 NOT_RUN = {"verdict": "not run", **dict.fromkeys(("value", "low", "high")), "seeds": 0, "note": ""}
@@ -62,7 +62,11 @@ def list_all(
 
     Example: `looped list recipes`
     """
-    folders = [Path("results"), *filter(None, [own_results()])] if results is None else [results_folder(results)]
+    if results is None:
+        folders = [Path("results"), *filter(None, [own_results()])]
+        with_claims = [Path("results"), results_with_claims()]
+    else:
+        folders = with_claims = [results_folder(results)]
     # a list is made only when it is asked for: a damaged file must not hide the other lists
     known: dict[str, Callable[[], dict[str, Any]]] = {
         "recipes": lambda: {name: _line(recipe) for name, recipe in recipes().items()},
@@ -73,7 +77,7 @@ def list_all(
         "theorems": lambda: {name: theorem.statement for name, theorem in theorems().items()},
         "constructions": lambda: {name: _line(build) for name, build in READY.items()},
         "figures": lambda: {fact.name: fact for fact in figure_facts(folders)},
-        "claims": lambda: _claims(folders),
+        "claims": lambda: _claims(with_claims),
     }
     if kind is not None and kind not in known:
         raise ValueError(f"there is no list of `{kind}`. {nearest(kind, known)}")

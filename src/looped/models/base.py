@@ -22,7 +22,7 @@ from looped.models.loop import (
     settle_tokens,
     unroll,
 )
-from looped.prompt import AnyPrompt, P, Prompt
+from looped.prompt import AnyPrompt, P, Prompt, Sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +107,16 @@ class LoopedModel(nn.Module, ABC):
         return None
 
     def forward(
-        self, prompt: AnyPrompt, *, loops: int | None = None, grad: int | None = None, keep: int = 1,
-        gradient: GradientRule | None = None,
+        self, prompt: AnyPrompt | Tensor, ys: Tensor | None = None, *, loops: int | None = None,
+        grad: int | None = None, keep: int = 1, gradient: GradientRule | None = None,
     ) -> Float[Tensor, "kept *answers"]:  # fmt: skip
         """Predictions after each of the last `keep` of `loops` loops, with gradient through the last `grad`.
 
-        `gradient` is another rule in place of `grad`. An answer is (*models, batch, positions), with an axis of outputs
-        behind where a position has several.
+        Pairs may also be given as tensors, `model(xs, ys)`: xs (batch, n, d), and ys (batch, n), or (batch, n - 1)
+        without the last label, which is the query's. `gradient` is another rule in place of `grad`. An answer is
+        (*models, batch, positions), with an axis of outputs behind where a position has several.
         """
+        prompt = self._as_prompt(prompt, ys)
         context = self.embed(prompt)
         state = self.start(context)
         windows = {"loops": self.config.loops if loops is None else loops, "keep": keep, "collect": self.readout}
@@ -125,12 +127,15 @@ class LoopedModel(nn.Module, ABC):
         return torch.stack(gradient(self.step, state, context, batch_axes=len(prompt.places) - 1, **windows))
 
     @torch.no_grad()
-    def predict(self, prompt: AnyPrompt, *, loops: int | None = None) -> Float[Tensor, "*answers"]:
+    def predict(
+        self, prompt: AnyPrompt | Tensor, ys: Tensor | None = None, *, loops: int | None = None
+    ) -> Float[Tensor, "*answers"]:
         """Predictions at every position after `loops` loops; each reads only what comes before it.
 
-        A prompt that is not finite is refused, and so are loops that overflow; `model(prompt)` refuses neither.
+        Pairs may also be given as tensors, `model.predict(xs, ys)`. A prompt that is not finite is refused, and so are
+        loops that overflow; `model(prompt)` refuses neither.
         """
-        return _finite(self(self._checked(prompt), loops=loops)[-1])
+        return _finite(self(self._checked(self._as_prompt(prompt, ys)), loops=loops)[-1])
 
     @torch.no_grad()
     def settle(self, prompt: AnyPrompt, rule: ExitRule, *, max_loops: int) -> Settled:
@@ -159,6 +164,22 @@ class LoopedModel(nn.Module, ABC):
     def substeps(self, state: State, context: Context, t: int):
         """The states inside loop t, of which the last is the new state; one, unless a loop has several layers."""
         yield self.step(state, context, t)
+
+    def _as_prompt(self, prompt: AnyPrompt | Tensor, ys: Tensor | None) -> AnyPrompt:
+        """The prompt, or that of the tensors xs and ys; a query's label that is left out becomes 0."""
+        if isinstance(prompt, (Prompt, Sequence)):
+            if ys is not None:
+                raise ValueError("a prompt holds its labels already, and got `ys` beside it. Leave `ys` out.")
+            return prompt
+        if ys is None:
+            raise ValueError(
+                f"a model reads a Prompt, a Sequence, or tensors `xs, ys`; got one {type(prompt).__name__} alone. "
+                "Give the labels too: `model(xs, ys)`."
+            )
+        both = isinstance(prompt, Tensor) and isinstance(ys, Tensor) and prompt.ndim > 2
+        if both and self.config.hides_labels and ys.shape == (*prompt.shape[:-2], prompt.shape[-2] - 1):
+            ys = nn.functional.pad(ys, (0, 1))
+        return Prompt(prompt, ys)
 
     def _checked(self, prompt: P) -> P:
         """A user's prompt in the precision of the weights; one that is not finite is refused."""

@@ -19,6 +19,8 @@ from looped.files import log
 
 PACKAGE = Path(__file__).resolve().parents[1]
 """The folder of this library."""
+PRETRAINED = "model.safetensors"
+"""The weights in a folder of `looped.save_pretrained`, which has no checkpoints."""
 LOCAL = Path("results/models")
 """Where `looped keep` puts them, in the folder it is called from."""
 
@@ -33,6 +35,11 @@ def store(package: Path = PACKAGE) -> Path:
     """The folder of the kept models."""
     results = own_results(package)
     return package / "kept" if results is None else results / "models"
+
+
+def results_with_claims(package: Path = PACKAGE) -> Path:
+    """The folder of the results whose verdicts come with looped; in an installed package they have no tables."""
+    return own_results(package) or package / "results"
 
 
 def is_kept(path: Path) -> bool:
@@ -83,8 +90,8 @@ def refuse_missing_weights(path: Path) -> None:
 
 
 def refuse_training(path: Path) -> None:
-    """Refuse to continue the training of a kept model."""
-    if is_kept(path):
+    """Refuse to continue the training of a kept model, or of a folder of `looped.save_pretrained`."""
+    if is_kept(path) or os.path.isfile(path / PRETRAINED):
         raise ValueError(
             f"{path} is kept without its optimiser, so it cannot be resumed. Start from its weights instead: "
             f"`looped train RECIPE --set train.start={path.name if path.name in kept_models() else path}`."

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 
 from looped.config import code_of, code_places, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable, training
-from looped.files import log, parse_json, quoted, read_json, regular, write_bytes, write_json
+from looped.files import log, parse_json, quoted, read_json, read_tensors, regular, write_bytes, write_json
 from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
-from looped.training.kept import hint, is_kept, locate, refuse_missing_weights, refuse_training
+from looped.training.kept import PRETRAINED, hint, is_kept, locate, refuse_missing_weights, refuse_training
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The precisions that weights may be saved in; those of 8 bits need scales that nobody saved."""
@@ -74,6 +74,17 @@ class Run(Folder):
         """The hashes of its config that its checkpoints may carry: today's, and those of earlier versions."""
         file = self.path / "config.json"
         return known_hashes(read_json(file), self.setup) if file.exists() else {self.setup.hash}
+
+    @property
+    def points(self) -> int:
+        """Pairs in a prompt: as trained, else as the model was made for, else 2d examples and the query."""
+        if isinstance(self.setup, Experiment):
+            return self.setup.train.points
+        points = self.provenance().get("points", 2 * self.setup.task.d + 1)
+        if not isinstance(points, int) or points < 1:
+            file = self.path / "provenance.json"
+            raise ValueError(f"`points` in {file} must be a whole number from 1; got {points!r}. Give `--points`.")
+        return points
 
     @property
     def kept(self) -> bool:
@@ -225,7 +236,12 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
     They come from `checkpoint`, or from the last one. Weights that were rounded to half the size become float32.
     """
     checkpoint = checkpoint or Folder(path, "").latest()
-    if checkpoint is None:
+    file = path / PRETRAINED if checkpoint is None else checkpoint_path(path, checkpoint.step)
+    if checkpoint is not None:
+        weights = checkpoint.part("average") or checkpoint.part("model")
+    elif os.path.isfile(file):
+        weights, _ = read_tensors(file, remedy=" Get it again.")
+    else:
         if not os.path.isdir(path):  # false also for names that no file can have
             recipe = re.fullmatch(r"([^/]+)-[0-9a-f]{10}", str(path))
             remedy = f", or train `{recipe[1]}` into the folder of this run first." if recipe else hint(path)
@@ -234,8 +250,7 @@ def load_weights(model: LoopedModel, path: Path, checkpoint: Checkpoint | None =
         raise ValueError(
             f"{path} has no checkpoint. Train it first: `looped train --resume {quoted(path)}`{hint(path)}"
         )
-    weights = checkpoint.part("average") or checkpoint.part("model")
-    check_weights(weights, model.state_dict(), checkpoint_path(path, checkpoint.step))
+    check_weights(weights, model.state_dict(), file)
     try:
         precision = next(iter(weights.values())).dtype
         model.to(torch.promote_types(precision, torch.float32)).load_state_dict(weights)

@@ -62,7 +62,8 @@ def _results(folder: Path, figures: Figures) -> dict[str, Any] | None:
     results = read_results(folder)
     if results is None:
         return None
-    best = sorted(results.points, key=lambda point: (math.isnan(point.error.mean), point.error.mean))[:MOST]
+    means = [point.error.mean for point in results.points]
+    best = sorted(range(len(means)), key=lambda place: (math.isnan(means[place]), means[place]))[:MOST]
     rows = [
         {
             "name": ", ".join(f"{name}={_text(value)}" for name, value in point.fields.items()),
@@ -70,7 +71,7 @@ def _results(folder: Path, figures: Figures) -> dict[str, Any] | None:
             **{key: _interval(getattr(point, key)) for key in ("error", "late", "difference")},
             "verdict": point.verdict,
         }
-        for point in sorted(best, key=results.points.index)
+        for point in (results.points[place] for place in sorted(best))
     ]
     svg = figures(sweep_figure(results), f"Errors of the points of the sweep {folder.name}, and their curves by loop.")
     return {"prompts": results.prompts, "rows": rows, "svg": svg}

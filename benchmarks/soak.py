@@ -1,18 +1,23 @@
-"""Kill trainings and grids with SIGKILL again and again: every resume works, and the end is equal bit for bit.
+"""Kill trainings, figures and workers with SIGKILL again and again: every resume works, and all ends equal bit for bit.
 
-    python benchmarks/soak.py [--kills 200] [--seed 0]
+    python benchmarks/soak.py [--kills 200] [--seed 0] [--only training grid figure processes ray]
 
-A kill comes at a random moment, or in the middle of a random write to the disk: with half the file written, before the
-rename, or just after it. After each kill every file must be readable, and the next process continues, until one
-finishes. Then checkpoints (weights, optimiser, random state; the last ones and the best) and metrics must equal, bit
-for bit, those of an uninterrupted run, and no half-written file may be left. Then it starts over. Exits 1 if something
-differs.
+A training, a grid and a figure (`looped reproduce` of one that trains) are killed at a random moment, or in the middle
+of a random write to the disk: with half the file written, before the rename, or just after it. Of sweeps in local
+processes and on a Ray cluster the workers are killed, at random moments after they began a run, and of the first kind
+the parent too. Half of the kills are of the first sort.
+
+After each kill every file must be readable, and the next process continues, until one finishes. Then checkpoints
+(weights, optimiser, random state; the last ones and the best), metrics and results (but for their seconds) must equal,
+bit for bit, those of an uninterrupted run, and no half-written file may be left. Then it starts over. Exits 1 if
+something differs.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import importlib.util
 import logging
 import multiprocessing
 import os
@@ -24,7 +29,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -32,12 +37,17 @@ from typing import Any
 import torch
 
 from looped.experiment import Experiment, Muon, TrainConfig
+from looped.files import read_json
 from looped.models.decoder import DecoderConfig
+from looped.reproduce import reproduce, studies
 from looped.tasks.regression import LinearRegression
+from looped.training.executors import Executor
 from looped.training.folder import checkpoint_path
 from looped.training.grid import train_grid
 from looped.training.run import Run
+from looped.training.sweep import sweep
 from looped.training.trainer import train
+from looped.training.trials import standing, trial
 
 TRAIN = TrainConfig(
     steps=30,
@@ -59,9 +69,16 @@ GRID = [
     for loops in (1, 2)
     for seed in (0, 1, 2)
 ]
-WORK = {"training": [EXPERIMENT], "grid": GRID}
-MOMENTS = {"training": 100, "grid": 240}
+POINTS = [replace(point, train=replace(point.train, steps=30)) for point in GRID]
+FIGURE = "yang24.fig4"
+KINDS = ("training", "grid", "figure")
+"""What is killed as a whole."""
+POOLS = ("processes", "ray")
+"""Executors whose workers are killed."""
+MOMENTS = {"training": 100, "grid": 240, "figure": 100}
 """About how many dangerous moments an uninterrupted run has."""
+BEGIN_S, DIE_S = 120.0, 60.0
+"""Seconds in which a worker begins a run, and in which the workers of a killed parent end."""
 
 
 def die_at(moment: int) -> None:
@@ -97,8 +114,18 @@ def work(kind: str, out: str, moment: int | None, connection: Connection) -> Non
     connection.send("begun")
     if kind == "training":
         train(EXPERIMENT, out=out)
-    else:
+    elif kind == "grid":
         train_grid(GRID, out=out)
+    elif kind == "alone":
+        for point in POINTS:
+            train(point, out=out, threads=1)
+    elif kind == "figure":
+        reproduce(studies()[FIGURE], "smoke", out=Path(out), runs=Path(out))
+    else:
+        workers = Executor(kind=kind, workers=2, retries=10**6)  # type: ignore[arg-type]
+        stands = sweep([trial(point, out) for point in POINTS], workers)
+        if troubles := [stand for stand in stands if stand.status != "finished"]:
+            raise SystemExit(f"{kind}: {troubles[0]}")
 
 
 def launch(server: Any, kind: str, out: Path, moment: int | None = None) -> Any:
@@ -111,24 +138,38 @@ def launch(server: Any, kind: str, out: Path, moment: int | None = None) -> Any:
     return process
 
 
-def folders(kind: str, out: Path) -> list[Path]:
-    return [out / experiment.folder for experiment in WORK[kind]]
+def folders(out: Path) -> list[Path]:
+    """The run folders."""
+    return sorted(file.parent for file in out.glob("*/config.json"))
 
 
-def read_all(kind: str, out: Path) -> None:
+def read_all(out: Path) -> None:
     """Read all that a kill left; a warning about damage is an error here, see `main`."""
-    for folder in folders(kind, out):
-        if (folder / "config.json").exists():
-            run = Run.open(folder)
-            run.latest()
-            run.best()
-            run.metrics()
+    for folder in folders(out):
+        run = Run.open(folder)
+        run.latest()
+        run.best()
+        run.metrics()
+    for file in out.glob("*.json"):
+        read_json(file)
 
 
-def differences(kind: str, out: Path, whole: Path) -> list[str]:
-    """Where the runs differ from the uninterrupted ones."""
+def measured(file: Path) -> dict[str, Any]:
+    """A result without what differs between any two measurements: its seconds, and those of its trainings."""
+    result = read_json(file)
+    origin = result["provenance"]
+    trainings = [{**training, "train_seconds": 0} for training in origin.pop("trainings", [])]
+    return {**result, "provenance": {**origin, "seconds": 0, "training_seconds": 0}, "trainings": trainings}
+
+
+def differences(out: Path, whole: Path) -> list[str]:
+    """Where runs and results differ from the uninterrupted ones."""
     wrong = [f"{torn} is half a file" for torn in out.rglob("*.tmp") if not torn.name.startswith(".config.json.")]
-    for mine, theirs in zip(folders(kind, out), folders(kind, whole), strict=True):
+    if [folder.name for folder in folders(out)] != [folder.name for folder in folders(whole)]:
+        return [*wrong, f"{out} has other runs than {whole}"]
+    results = [file.name for file in whole.glob("*.json")]
+    wrong += [name for name in results if measured(out / name) != measured(whole / name)]
+    for mine, theirs in zip(folders(out), folders(whole), strict=True):
         left, right = Run.open(mine).latest(), Run.open(theirs).latest()
         assert left is not None
         assert right is not None
@@ -147,25 +188,21 @@ def differences(kind: str, out: Path, whole: Path) -> list[str]:
     return wrong
 
 
-def soak(kills: int, seed: int, folder: Path) -> list[str]:
-    """Kill `kills` processes, then let the last ones finish; what went wrong."""
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["looped.training.grid", "torch._dynamo", "torch.utils.tensorboard"])
-    draw = random.Random(seed)
+def kill_whole(server: Any, draw: random.Random, kills: int, folder: Path, kinds: Sequence[str]) -> Soaked:
+    """Kill `kills` processes, then let the last ones finish."""
     whole, seconds = folder / "whole", {}
-    for kind in WORK:
+    soaked = Soaked()
+    for kind in kinds:
         for _ in range(2):  # the first process warms the disk; the second finds everything done, which is a check too
             started = time.monotonic()
-            process = launch(server, kind, whole)
+            process = launch(server, kind, whole / kind)
             process.join()
             seconds[kind] = max(seconds.get(kind, 0.0), time.monotonic() - started)
             if process.exitcode != 0:
-                return [f"{kind} fails even if it is not killed"]
-    done: Counter[str] = Counter()
-    ended, wrong = 0, []
-    place = {kind: folder / f"{kind}-0" for kind in WORK}
-    while sum(done.values()) < kills and not wrong:
-        kind = draw.choice(list(WORK))
+                return Soaked(wrong=[f"{kind} fails even if it is not killed"])
+    place = {kind: folder / f"{kind}-0" for kind in kinds}
+    while sum(soaked.kills.values()) < kills and not soaked.wrong:
+        kind = draw.choice(list(kinds))
         at_write = draw.random() < 0.5
         # mostly early, so that many kills fall into one run
         moment = int(MOMENTS[kind] * draw.random() ** 2 / 2) if at_write else None
@@ -175,23 +212,114 @@ def soak(kills: int, seed: int, folder: Path) -> list[str]:
             process.kill()
         process.join()
         if process.exitcode == -signal.SIGKILL:
-            done[f"{kind}, {'in a write' if at_write else 'at a random moment'}"] += 1
-            read_all(kind, place[kind])
+            soaked.kills[f"{kind}, {'in a write' if at_write else 'at a random moment'}"] += 1
+            read_all(place[kind])
         elif process.exitcode == 0:
-            wrong += differences(kind, place[kind], whole)
-            ended += 1
-            place[kind] = folder / f"{kind}-{ended}"
+            soaked.wrong += differences(place[kind], whole / kind)
+            soaked.ended += 1
+            place[kind] = folder / f"{kind}-{soaked.ended}"
         else:
-            wrong.append(f"{kind} in {place[kind]} ended with exit code {process.exitcode}")
-    for kind in WORK:
-        if not wrong:
-            process = launch(server, kind, place[kind])
-            process.join()
-            wrong += [] if process.exitcode == 0 else [f"{kind} ended with exit code {process.exitcode}"]
-            wrong += differences(kind, place[kind], whole)
-            ended += 1
-    kinds = "; ".join(f"{count} {name}" for name, count in sorted(done.items()))
-    print(f"seed {seed}: {sum(done.values())} kills ({kinds}); {ended} runs and grids came to their end")
+            soaked.wrong.append(f"{kind} in {place[kind]} ended with exit code {process.exitcode}")
+    for kind in kinds:
+        if not soaked.wrong:
+            soaked.finish(server, kind, place[kind], whole / kind)
+    return soaked
+
+
+@dataclass
+class Soaked:
+    """What was killed, how much came to its end in spite of it, and what went wrong."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    ended: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    def finish(self, server: Any, kind: str, place: Path, whole: Path) -> None:
+        """Let a process come to its end, and compare."""
+        process = launch(server, kind, place)
+        process.join()
+        self.wrong += [] if process.exitcode == 0 else [f"{kind} ended with exit code {process.exitcode}"]
+        self.wrong += differences(place, whole)
+        self.ended += 1
+
+
+def workers_at_work(out: Path) -> dict[int, Path]:
+    """The processes that hold a run which is not finished, each with the run's folder."""
+    holders = {}
+    for lock in (out / point.folder / "lock" for point in POINTS):
+        owner = lock.read_text().split() if lock.exists() else []
+        if owner and Path("/proc", owner[1]).exists() and standing(lock.parent).status != "finished":
+            holders[int(owner[1])] = lock.parent
+    return holders
+
+
+def kill_workers(server: Any, draw: random.Random, kills: int, folder: Path, kind: str) -> Soaked:
+    """Kill workers of a sweep one after another, and now and then its parent; then let it finish."""
+    whole, soaked = folder / f"whole-{kind}", Soaked()
+    started = time.monotonic()
+    process = launch(server, "alone", whole)
+    process.join()
+    if process.exitcode != 0:
+        return Soaked(wrong=["the points of the sweep fail even if nothing is killed"])
+    seconds = (time.monotonic() - started) / len(POINTS)
+    sweeps = 0
+    while sum(soaked.kills.values()) < kills and not soaked.wrong:
+        place = folder / f"{kind}-{sweeps}"
+        sweeps += 1
+        process = launch(server, kind, place)
+        while process.is_alive() and sum(soaked.kills.values()) < kills:
+            deadline = time.monotonic() + BEGIN_S
+            while not (victims := workers_at_work(place)) and process.is_alive():
+                if time.monotonic() > deadline:
+                    process.kill()
+                    return Soaked(soaked.kills, soaked.ended, [f"{kind}: no worker began within {BEGIN_S:.0f} s"])
+                time.sleep(0.01)
+            time.sleep(seconds * draw.random())
+            if kind == "processes" and draw.random() < 0.15:
+                process.kill()
+                process.join()
+                soaked.kills[f"{kind}, its parent"] += 1
+                deadline = time.monotonic() + DIE_S
+                while workers_at_work(place) and time.monotonic() < deadline:  # they save and end by themselves
+                    time.sleep(0.05)
+                read_all(place)
+                process = launch(server, kind, place)
+            elif victims := workers_at_work(place):
+                os.kill(draw.choice([*victims]), signal.SIGKILL)
+                soaked.kills[f"{kind}, a worker"] += 1
+        process.join()
+        if process.exitcode != 0:
+            soaked.wrong.append(f"{kind} in {place} ended with exit code {process.exitcode}")
+        else:
+            read_all(place)
+            soaked.wrong += differences(place, whole)
+            soaked.ended += 1
+    return soaked
+
+
+def soak(kills: int, seed: int, folder: Path, only: Sequence[str]) -> list[str]:
+    """Kill `kills` processes, half of them as a whole and half of them workers; what went wrong."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["looped.training.grid", "torch._dynamo", "torch.utils.tensorboard", "looped.papers"])
+    draw = random.Random(seed)
+    kinds, pools = ([kind for kind in group if kind in only] for group in (KINDS, POOLS))
+    if "ray" in pools and importlib.util.find_spec("ray") is None:
+        print("Ray is not installed, so none of its workers is killed.")
+        pools.remove("ray")
+    left, parts = kills, []
+    for index, pool in enumerate(pools):
+        share = kills // (2 * len(pools)) if kinds else left // (len(pools) - index)
+        parts.append(kill_workers(server, draw, share, folder, pool))
+        left -= share
+    if kinds:
+        parts.append(kill_whole(server, draw, left, folder, kinds))
+    done = sum((part.kills for part in parts), Counter())
+    wrong = [trouble for part in parts for trouble in part.wrong]
+    names = "; ".join(f"{count} {name}" for name, count in sorted(done.items()))
+    ended = sum(part.ended for part in parts)
+    print(
+        f"seed {seed}: {sum(done.values())} kills ({names}); {ended} runs, grids, figures and sweeps came to their end"
+    )
     return wrong
 
 
@@ -206,11 +334,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="how many processes to kill")
     parser.add_argument("--seed", type=int, default=0, help="seed of the moments")
+    parser.add_argument("--only", nargs="+", choices=[*KINDS, *POOLS], default=[*KINDS, *POOLS], help="what to kill")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     logging.getLogger("looped").addHandler(WarningsAreErrors())
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        wrong = soak(options.kills, options.seed, Path(folder))
+        wrong = soak(options.kills, options.seed, Path(folder), options.only)
     print("all bit-equal" if not wrong else "\n".join(wrong))
     return 1 if wrong else 0
 

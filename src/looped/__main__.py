@@ -2,32 +2,58 @@
 
 import signal
 import sys
+from types import FrameType
+
+from looped import STOPPED, _stop_at_once
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+IMPORTING = "<frozen importlib._bootstrap>"
 
 
 def main() -> None:
-    """Run the command; whenever Ctrl-C comes, it ends with one line."""
+    """Run the command; whenever Ctrl-C or SIGTERM comes, it ends with one line."""
     from looped.cli import main as run
 
     caught: list[int] = []
 
-    def hear(number: int, frame: object) -> None:
+    def hear(number: int, frame: FrameType | None) -> None:
         caught.append(number)
+        if _importing(frame):  # the library may swallow an exception, and then lack a part
+            _stop_at_once()
         raise KeyboardInterrupt
 
     def listen() -> None:
-        if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:  # as in a job in the background
-            signal.signal(signal.SIGINT, hear)
+        for number in SIGNALS:
+            if signal.getsignal(number) is _stop_at_once:  # not SIG_IGN, as in a job in the background
+                signal.signal(number, hear)
+        sys.unraisablehook = _unraisable
 
     try:
         try:
             run(imported=listen)  # until then `looped/__init__.py` has a handler that ends at once
         finally:  # the result is out; what is left is Python's own end
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_IGN)
     except BaseException as error:
-        # a library that is imported late may swallow the interrupt, and then lack a part
         if isinstance(error, KeyboardInterrupt) or (caught and not isinstance(error, SystemExit)):
-            sys.exit("looped: stopped.")
+            sys.exit(f"looped: {STOPPED}")
         raise
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported."""
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _unraisable(lost: "sys.UnraisableHookArgs") -> None:
+    """End here where the interrupt came in a destructor, out of which Python lets no exception."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        _stop_at_once()
+    sys.__unraisablehook__(lost)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ that the user passed in (`code`): a file on disk can never name other code.
 """
 
 import collections.abc
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -41,6 +42,8 @@ So older runs keep their hash. The default is what earlier versions did, and mus
 
 def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "nothing") -> Any:
     """A config as plain JSON data; `without` says which fields are left out where they have their defaults."""
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value  # first, since most are
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: encode(getattr(value, field.name), without=without)
@@ -52,8 +55,6 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
         return [encode(item, without=without) for item in value]
     if inspect.isfunction(value):
         return name_of(value)
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
     raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
 
 
@@ -173,6 +174,7 @@ def _is_ours(module: str) -> bool:
     return module == "looped" or module.startswith("looped.")
 
 
+@functools.cache
 def _field_names(kind: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(kind) if field.init]
 
@@ -264,10 +266,35 @@ def override(config: C, assignments: Iterable[str], code: Mapping[str, Any] | No
 
 def change(config: C, fields: Mapping[str, Any], code: Mapping[str, Any] | None = None) -> C:
     """The config with fields changed, all at once, to JSON data: {"train.steps": 100, "train.pool": None}."""
+    if fields and all(isinstance(value, (int, float)) for value in fields.values()):
+        with contextlib.suppress(LookupError):
+            return _with_numbers(config, fields)
     data = encode(config)
     for path, value in fields.items():
         _assign(data, path, value)
     return decode(data, type(config), "", {**code_of(*kinds(config)), **(code or {})})
+
+
+def _with_numbers(config: C, fields: Mapping[str, Any], where: str = "") -> C:
+    """The config with numbers changed, of which only what holds them is made anew: a sweep has thousands.
+
+    A LookupError where that is not enough, or the names are wrong.
+    """
+    hints, inner, values = _hints_of(type(config)), collections.defaultdict[str, dict[str, Any]](dict), {}
+    for path, value in fields.items():
+        name, dot, rest = path.partition(".")
+        if name not in _field_names(type(config)):
+            raise LookupError(name)
+        if dot:
+            inner[name][rest] = value
+        else:
+            values[name] = decode(value, hints[name], _join(where, name))
+    for name, changes in inner.items():
+        part = getattr(config, name, None)
+        if name in values or not dataclasses.is_dataclass(part):
+            raise LookupError(name)
+        values[name] = _with_numbers(part, changes, _join(where, name))
+    return dataclasses.replace(config, **values)  # pyright: ignore[reportArgumentType]
 
 
 def _assign(data: dict[str, Any], path: str, value: Any) -> None:

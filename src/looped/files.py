@@ -33,6 +33,10 @@ except ImportError:  # Windows: msvcrt's locks end with their process too
 PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
 """A list in indented JSON that holds no other list and no object."""
 LINE_END = re.compile(r"\n\s*")
+FACTS_FIRST, TENSOR_END = b'{"__metadata__":', re.compile(rb'"data_offsets":\[\d+,(\d+)\]')
+"""How the header of a safetensors file begins, and where each of its tensors ends."""
+MOST_HEADER = 10**7
+"""More bytes of a header than a million tensors have are damage."""
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 """Unicode's classes of control and formatting characters, lone surrogates and further ends of lines."""
 
@@ -259,8 +263,24 @@ def read_tensors(
 
 def read_about(path: Path) -> dict[str, Any]:
     """Only the facts of what `write_tensors` wrote; the file's length is checked, its checksum is not."""
-    with _safetensors(path) as (_, _, _, about):
-        return about
+    about = _first_facts(path)
+    if about is None:
+        with _safetensors(path) as (_, _, _, about):
+            pass
+    return about
+
+
+def _first_facts(path: Path) -> dict[str, Any] | None:
+    """The facts, which stand first in what `write_tensors` wrote, in a third of the time; None where they do not."""
+    with contextlib.suppress(OSError, ValueError, KeyError), open(regular(path), "rb", buffering=0) as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(min(length, MOST_HEADER))
+        size = 8 + length + max((int(end) for end in TENSOR_END.findall(header)), default=0)
+        if len(header) == length and header.startswith(FACTS_FIRST) and size == os.fstat(file.fileno()).st_size:
+            entry, _ = json.JSONDecoder().raw_decode(header.decode(), len(FACTS_FIRST))
+            about = parse_json(entry["looped"].partition(" ")[2])
+            return about if isinstance(about, dict) else None
+    return None
 
 
 @contextlib.contextmanager

@@ -72,18 +72,22 @@ def evaluate_sweep(
     """
     if prompts < 2:
         raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
-    by_point: dict[str, dict[int, tuple[Trial, Tensor]]] = {}
+    by_point: dict[str, dict[int, Trial]] = {}
     for trial, stand in zip(trials, stands, strict=True):
         if stand.status == "finished":
             fields = {name: value for name, value in trial.fields.items() if name != SEED}
-            errors = _errors(trial, prompts, device, seed)
-            by_point.setdefault(json.dumps(fields), {})[trial.experiment.train.seed] = (trial, errors)
-    points = [_point(json.loads(fields), by_seed) for fields, by_seed in by_point.items()]
-    if not points:
+            by_point.setdefault(json.dumps(fields), {})[trial.experiment.train.seed] = trial
+    if not by_point:
         return None
     asked = {(repr(trial.experiment.task), trial.experiment.train.points) for trial in trials}
-    if len(asked) == 1 and len(points) > 1:
-        runs = [{key: errors for key, (_, errors) in by_seed.items()} for by_seed in by_point.values()]
+    comparable = len(asked) == 1 and len(by_point) > 1
+    points, runs = [], []
+    for fields, by_seed in by_point.items():  # of thousands of runs only the errors after the trained loops stay
+        errors = {number: _errors(trial, prompts, device, seed) for number, trial in by_seed.items()}
+        point = _point(json.loads(fields), next(iter(by_seed.values())), errors)
+        points.append(point)
+        runs.append({number: values[:, point.loops - 1].clone() for number, values in errors.items() if comparable})
+    if comparable:
         points = _compared(points, runs)
     return SweepResults(prompts=prompts, points=points)
 
@@ -136,9 +140,8 @@ def _errors(trial: Trial, prompts: int, device: torch.device | str, seed: int) -
     )
 
 
-def _point(fields: dict[str, Any], by_seed: Mapping[int, tuple[Trial, Tensor]]) -> Point:
-    trial = next(iter(by_seed.values()))[0]
-    runs, loops = [errors for _, errors in by_seed.values()], trial.experiment.model.loops
+def _point(fields: dict[str, Any], trial: Trial, by_seed: Mapping[int, Tensor]) -> Point:
+    runs, loops = [*by_seed.values()], trial.experiment.model.loops
     at = range(1, runs[0].shape[1] + 1)
     if len(runs) == 1:
         curve = Curve.over_prompts("error", at, runs[0])
@@ -157,7 +160,7 @@ def _point(fields: dict[str, Any], by_seed: Mapping[int, tuple[Trial, Tensor]]) 
 
 
 def _compared(points: list[Point], runs: Sequence[Mapping[int, Tensor]]) -> list[Point]:
-    """The points with their paired differences to the one of the least error."""
+    """The points with their paired differences to the one of the least error; `runs`: of each its errors by seed."""
     best = min(range(len(points)), key=lambda at: points[at].error.mean)
     compared = []
     for at, point in enumerate(points):
@@ -168,8 +171,7 @@ def _compared(points: list[Point], runs: Sequence[Mapping[int, Tensor]]) -> list
         if not shared:
             compared.append(point)
             continue
-        gaps = [runs[at][seed][:, point.loops - 1] - runs[best][seed][:, points[best].loops - 1] for seed in shared]
-        difference = _over_seeds(gaps)
+        difference = _over_seeds([runs[at][seed] - runs[best][seed] for seed in shared])
         compared.append(replace(point, difference=difference, verdict="worse" if difference.low > 0 else "undecided"))
     return compared
 

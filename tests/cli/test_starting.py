@@ -1,4 +1,4 @@
-"""Ctrl-C before a command has begun, while its modules are being imported."""
+"""Ctrl-C and SIGTERM at moments where an exception would be lost: while modules are imported, and in a destructor."""
 
 import os
 import signal
@@ -12,16 +12,36 @@ import pytest
 import looped
 
 SOURCES = Path(looped.__file__).parents[1]
-INTERRUPT = "import signal\n\nsignal.raise_signal(signal.SIGINT)\n"
+STOPPED = (1, f"looped: {looped.STOPPED}\n")
+SWALLOWED = """
+import signal
+
+try:
+    signal.raise_signal(signal.{number})
+except BaseException:
+    pass
+"""
+RAISED = "import signal\n\nsignal.raise_signal(signal.{number})\n"
+DESTRUCTOR = """
+import signal
+
+class Interrupted:
+    def __del__(self):
+        signal.raise_signal(signal.{number})
+
+def theorems():
+    Interrupted()
+    return {{}}
+"""
 
 
 @pytest.fixture
 def interrupted(tmp_path):
-    """Run Python where importing a module brings a real SIGINT; its exit code and what it said."""
+    """Run Python where a module brings a signal whose exception is lost; its exit code and what it said."""
 
-    def run(module, *arguments):
+    def run(module, *arguments, program=SWALLOWED, number="SIGINT"):
         (tmp_path / "first").mkdir()
-        (tmp_path / "first" / f"{module}.py").write_text(INTERRUPT)
+        (tmp_path / "first" / f"{module}.py").write_text(program.format(number=number))
         paths = {"PYTHONPATH": f"{tmp_path / 'first'}{os.pathsep}{SOURCES}"}
         command = [sys.executable, *arguments]
         before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
@@ -46,7 +66,30 @@ def console_script(folder):
 @pytest.mark.parametrize(("how", "module"), [("-m", "torch"), ("script", "torch"), ("script", "typer")])
 def test_an_interrupt_during_the_imports_is_one_line(interrupted, tmp_path, module, how):
     start = ["-m", "looped"] if how == "-m" else [console_script(tmp_path)]
-    assert interrupted(module, *start, "list") == (1, "looped: stopped.\n")
+    assert interrupted(module, *start, "list") == STOPPED
+
+
+LATE = """
+import looped.theorems.check, sys
+sys.argv, sys.orig_argv = ["looped", "list", "theorems"], []
+import looped.__main__ as command, looped, signal
+signal.signal(signal.{number}, looped._stop_at_once)
+{change}
+command.main()
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("program", "change"),
+    [
+        (SWALLOWED, "looped.theorems.check.theorems = lambda: __import__('late')"),
+        (DESTRUCTOR, "import late; looped.theorems.check.theorems = late.theorems"),
+    ],
+)
+def test_a_signal_whose_exception_would_be_lost_ends_the_command(interrupted, program, change, number):
+    start = LATE.format(change=change, number=number)
+    assert interrupted("late", "-c", start, program=program, number=number) == STOPPED
 
 
 @pytest.mark.parametrize("how", [["-c", "import looped; looped.load"], ["-m", "program"]])
@@ -54,6 +97,6 @@ def test_an_interrupt_while_a_program_imports_the_library_is_the_programs(interr
     (tmp_path / "program").mkdir()
     (tmp_path / "program" / "__init__.py").write_text("import looped\n\nlooped.load\n")
     monkeypatch.chdir(tmp_path)
-    code, error = interrupted("torch", *how)
+    code, error = interrupted("torch", *how, program=RAISED)
     assert code != 0
     assert error.endswith("KeyboardInterrupt\n")

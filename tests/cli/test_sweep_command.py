@@ -71,7 +71,7 @@ def test_finished_points_have_no_steps_and_fields_that_end_alike_their_whole_nam
     assert _headers(["model.loops", "train.window", "a.b.learning_rate"]) == ["loops", "window", "learning_\nrate"]
     assert _headers(["model.width", "other.width"]) == ["model.\nwidth", "other.\nwidth"]
     done = Standing(status="finished", step=5, metrics={"loss": 0.5, "error": 0.25})
-    shown = [column.header for column in _picture([trial(yang24.linear("smoke"))], [done], 1).columns]
+    shown = [column.header for column in _picture([trial(yang24.linear("smoke"))], [done], [], 1).columns]
     assert shown == ["run", "status", "loss", "error"]
 
 

@@ -231,7 +231,7 @@ def test_a_finished_family_is_loaded_and_not_trained(tmp_path):
     assert trained.seconds == again.seconds > 0
     assert again.folder.provenance()["commit"] == commit()
     assert is_family(folder)
-    assert run_folders(tmp_path) == []  # `looped report` shows runs
+    assert run_folders(tmp_path) == ([], 0)  # `looped report` shows runs
 
 
 def test_seconds_and_commits_add_up_over_processes(tmp_path, monkeypatch):

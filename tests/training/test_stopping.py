@@ -51,31 +51,52 @@ def small():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_model_is_built_stops_after_one_step(number, tmp_path, monkeypatch):
+def test_a_signal_while_the_model_is_built_stops_before_the_first_step(number, tmp_path, monkeypatch):
     def built(*arguments):
         signal.raise_signal(number)
         return choose(*arguments)
 
     choose = trainer.choose
     monkeypatch.setattr(trainer, "choose", built)
-    with pytest.raises(Interrupted, match="stopped at step 1 of 20"):
+    with pytest.raises(Interrupted, match="stopped before the first of 20 steps"):
         trainer.train(small(), folder=tmp_path / "run")
-    assert Run.open(tmp_path / "run").steps == [1]
+    assert Run.open(tmp_path / "run").steps == []
 
 
 def test_a_sweep_that_was_asked_to_stop_before_trains_no_more_than_one_step(tmp_path):
     asked = trials(small(), {"model.loops": [3, 4]}, out=tmp_path)
-    with stop_signals() as stopping:
-        signal.raise_signal(signal.SIGINT)
-        with pytest.raises(Interrupted):
+
+    def train_all():
+        with stop_signals():
+            signal.raise_signal(signal.SIGINT)
             run_stacks(asked, range(len(asked)), Executor(), lambda index, standing: None)
-        assert stopping.is_set()
+
+    with pytest.raises(Interrupted):
+        train_all()
     assert all(step <= 1 for trial in asked if trial.path.exists() for step in Run.open(trial.path).steps)
 
 
-def test_a_stop_that_ended_leaves_the_next_one_unset():
-    with stop_signals() as stopping:
-        signal.raise_signal(signal.SIGTERM)
-        assert stopping.is_set()
-    with stop_signals() as stopping:
-        assert not stopping.is_set()
+def stopped_by(number):
+    with stop_signals():
+        signal.raise_signal(number)
+        raise Interrupted("it says so itself")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_a_training_outlives_is_handed_on_and_the_next_one_begins_unset(number):
+    handed_on = []
+    before = signal.signal(number, lambda number, frame: handed_on.append(number))
+    try:
+        with stop_signals():
+            with stop_signals() as inner:  # in its last step
+                signal.raise_signal(number)
+                assert inner.is_set()
+            assert handed_on == []
+        assert handed_on == [number]
+        with stop_signals() as stopping:
+            assert not stopping.is_set()
+        with pytest.raises(Interrupted):
+            stopped_by(number)
+        assert handed_on == [number]
+    finally:
+        signal.signal(number, before)

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 
-from looped import __version__
+from looped import STOPPED, __version__
 
 COMMANDS = {
     "demo": "demo",
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None, *, imported: Callable[[], None] = l
         imported()
         code = app(words, prog_name="looped", standalone_mode=False)
     except KeyboardInterrupt:
-        _fail("stopped.", 1)
+        _fail(STOPPED, 1)
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None, *, imported: Callable[[], None] = l
         _fail(*reason)
     else:
         if code == 130:  # how typer reports Ctrl-C
-            _fail("stopped.", 1)
+            _fail(STOPPED, 1)
         try:
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as `head`, has seen enough

@@ -1,5 +1,7 @@
 """`looped report`."""
 
+import itertools
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,9 @@ from looped.training.kept import hint, locate
 from looped.training.run import Run
 from looped.training.sweep import sweep_folders
 
+MOST = 50
+"""Runs of a folder that a page shows: the newest, each with its curves. Nobody reads more, and a browser halts."""
+
 
 def report(
     paths: Annotated[list[str] | None, typer.Argument(help="Runs, kept models, folders that hold some.")] = None,
@@ -28,7 +33,8 @@ def report(
 ) -> None:
     """One self-contained HTML page about everything that was run.
 
-    A folder that `looped sweep` wrote (OUT/sweeps/...) adds the table of its points.
+    A folder that `looped sweep` wrote (OUT/sweeps/...) adds the table of its points. Of a folder with more than 50 runs
+    the newest are shown, and of a sweep with more than 200 points those of least error; runs that are named always are.
 
     Example: `looped report runs --out report.html`
     """
@@ -37,8 +43,14 @@ def report(
     optional = (results is not None or theorems) and not Path("runs").is_dir()
     places = [locate(place) for place in paths or ([] if optional else ["runs"])]
     sweeps = [folder for place in places for folder in sweep_folders(place)]
+    folders, num_left_out = [], 0
+    for place in places:
+        newest, more = run_folders(place)
+        folders += newest
+        num_left_out += more
+    left_out = f"{num_left_out:,} older runs are left out; `looped report RUN...` shows those that are named."
     runs, bad = [], []
-    for path in (path for place in places for path in run_folders(place)):
+    for path in folders:
         try:
             runs.append(_readable(path, user_code))
         except ValueError as error:
@@ -53,11 +65,13 @@ def report(
     if rows is not None and not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         raise ValueError(f"{theorems} does not hold the rows of `looped verify --json`. Print them again.")
     figures = kept_results(results_folder(results)) if results is not None else []
-    page = write_report(Path(out), runs=runs, results=figures, theorems=rows, sweeps=sweeps)
-    data = {"report": str(page), "runs": [str(run.path) for run in runs], "sweeps": [str(path) for path in sweeps]}
+    lead = left_out if num_left_out else ""
+    page = write_report(Path(out), runs=runs, results=figures, theorems=rows, sweeps=sweeps, lead=lead)
+    data: dict[str, Any] = {"report": str(page), "runs": [str(run.path) for run in runs]}
+    data |= {"runs_left_out": num_left_out, "sweeps": [str(path) for path in sweeps]}
     counts = {"run": len(runs), "figure": len(figures), "theorem": len(rows or ()), "sweep": len(sweeps)}
     contents = ", ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items() if count)
-    show(data, f"{page}: {contents or 'nothing yet'}.", json=json, quiet=quiet)
+    show(data, f"{page}: {contents or 'nothing yet'}.", notes=[lead] if lead else [], json=json, quiet=quiet)
 
 
 def _readable(path: Path, code: dict[str, Any]) -> Run:
@@ -68,14 +82,21 @@ def _readable(path: Path, code: dict[str, Any]) -> Run:
     return run
 
 
-def run_folders(path: Path) -> list[Path]:
-    """`path` itself if it is a run folder, else the run folders in it by name; none for a sweep's folder."""
+def run_folders(path: Path) -> tuple[list[Path], int]:
+    """`path` itself if it is a run folder, else the newest ones in it by name; and how many older ones there are.
+
+    A sweep's folder has none.
+    """
     if (path / "config.json").is_file():
-        return [path]
+        return [path], 0
     if (path / "sweep.json").is_file():
-        return []  # the page shows its table; runs are shown if they or their folder are named
+        return [], 0  # the page shows its table; runs are shown if they or their folder are named
     if not path.is_dir():
         raise ValueError(
             f"{path} is not a run folder or a folder that holds some. Train one first: looped demo{hint(path)}"
         )
-    return sorted(folder for folder in path.iterdir() if (folder / "config.json").is_file() and not is_family(folder))
+    times = {folder: os.stat(folder).st_mtime for folder in path.iterdir() if (folder / "config.json").is_file()}
+    by_age = sorted(times, key=lambda folder: (times[folder], folder), reverse=True)
+    newest = list(itertools.islice((folder for folder in by_age if not is_family(folder)), MOST))
+    older = by_age[by_age.index(newest[-1]) + 1 :] if len(newest) == MOST else []
+    return sorted(newest), len(older)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,15 +20,15 @@ from looped.files import quoted
 from looped.recipes import experiment as find_experiment
 from looped.report.drawing import save_figure
 from looped.report.sweep_figure import sweep_figure
-from looped.sweep_results import SweepResults, evaluate_sweep, save_results
+from looped.sweep_results import RESULTS, SweepResults, evaluate_sweep, save_results
 from looped.training.executors import Executor, Tell
 from looped.training.stopping import Interrupted
 from looped.training.sweep import Row, has_parquet, save_sweep, save_tables, sweep_folder, table, write_table
 from looped.training.sweep import sweep as run_sweep
 from looped.training.trials import Standing, Trial, read_axes, read_file, standing, trials
 
-SHOWN = 20
-"""Points in the live table; the counts are over all points."""
+SHOWN, LISTED = 20, 200
+"""Points in the live table, and at most in one that stays; the counts are over all points."""
 COLOURS = {"finished": "green", "running": "cyan", "waiting": "dim", "diverged": "red", "failed": "red"}
 INTEREST = ("running", "diverged", "failed", "busy", "stopped", "waiting", "finished")
 """Which points are shown first if there is no room for all."""
@@ -99,7 +100,10 @@ def sweep(
         _check_table(Path(table_))
     if list_:
         stands = [standing(point.path) for point in asked]
-        show(table(asked, stands), _picture(asked, stands, len(asked)), json=json, quiet=False)
+        rows = table(asked, stands) if json or table_ else []
+        if table_ is not None:
+            write_table(Path(table_), rows)
+        show(rows, _picture(asked, stands, varied(asked), LISTED), notes=_left_out(asked), json=json, quiet=False)
         return
     if executor == "ray":
         place = "cuda" if gpus or device == "cuda" else "cpu"
@@ -124,8 +128,8 @@ def sweep(
     if results is not None:
         files += [save_results(folder, results), save_figure(sweep_figure(results), folder / "errors.png")]
     next_step = f"The table: {', '.join(map(str, files))}. Next: looped report {quoted(folder)}"
-    pictures = [_picture(asked, stands, len(asked)), *([] if results is None else [points_table(results)])]
-    show(rows, *pictures, notes=[next_step], json=json, quiet=quiet)
+    pictures = [_picture(asked, stands, varied(asked), LISTED), *([] if results is None else [points_table(results)])]
+    show(rows, *pictures, notes=[*_left_out(asked), next_step], json=json, quiet=quiet)
     if troubles := [row for row in rows if row["status"] != "finished"]:
         first = "{path}, {status}: {message}".format(**troubles[0])
         raise Interrupted(f"{len(troubles)} of {len(rows)} points did not finish; the first is {first}")
@@ -166,23 +170,33 @@ def live_table(asked: Sequence[Trial], *, quiet: bool) -> Iterator[Tell]:
     if quiet:
         yield lambda index, standing: None
         return
-    draw = functools.partial(_picture, asked, stands, SHOWN)
+    draw = functools.partial(_picture, asked, stands, varied(asked), SHOWN)
     with Live(console=messages, refresh_per_second=4, transient=True, get_renderable=draw):
         yield stands.__setitem__
 
 
-def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> Table:
-    """At most `most` points, running and failed ones first, with the fields in which they differ."""
+def varied(asked: Sequence[Trial]) -> list[str]:
+    """The fields in which the points differ."""
+    names = dict.fromkeys(name for point in asked for name in point.fields)
+    return [name for name in names if len({str(point.fields.get(name)) for point in asked}) > 1]
+
+
+def _left_out(asked: Sequence[Trial]) -> list[str]:
+    """What is said where there are more points than are shown."""
+    more = len(asked) - LISTED
+    return [f"{more:,} more points are not shown: `--table FILE.csv` and `--json` have all."] if more > 0 else []
+
+
+def _picture(asked: Sequence[Trial], stands: Sequence[Standing], names: Sequence[str], most: int) -> Table:
+    """At most `most` points, running and failed ones first, with the fields `names`, in which they differ."""
     counts = Counter(standing.status for standing in stands)
     totals = ", ".join(f"{count} {status}" for status, count in counts.items())
     first = sorted(range(len(asked)), key=lambda index: INTEREST.index(stands[index].status))[:most]
-    names = dict.fromkeys(name for point in asked for name in point.fields)
-    varied = [name for name in names if len({str(point.fields.get(name)) for point in asked}) > 1]
     title = f"{asked[0].experiment.name}, {len(asked)} points: {totals}"
     rows = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     done = all(standing.status == "finished" for standing in stands)
     rows.add_column("run", no_wrap=True)
-    for name in _headers(varied):
+    for name in _headers(names):
         rows.add_column(name, overflow="fold")
     rows.add_column("status", overflow="fold")
     for name in (*["step"] * (not done), "loss", "error"):
@@ -194,7 +208,7 @@ def _picture(asked: Sequence[Trial], stands: Sequence[Standing], most: int) -> T
         numbers = [number(stand.metrics[key]) if key in stand.metrics else "" for key in ("loss", "error")]
         lost = f", {stand.lost} lost" if stand.lost else ""
         status = coloured((stand.status, COLOURS.get(stand.status, "yellow")), (lost, ""))
-        values = [str(point.fields.get(name, "")) for name in varied]
+        values = [str(point.fields.get(name, "")) for name in names]
         steps = [] if done else [f"{step}/{point.steps}"]
         rows.add_row(point.path.name.rpartition("-")[2], *values, status, *steps, *numbers)
     return rows
@@ -208,7 +222,11 @@ def points_table(results: SweepResults) -> Table:
         rows.add_column(name, overflow="fold")
     for name in ("seeds", "error", "4x the loops", "above the best", "verdict"):
         rows.add_column(name, overflow="fold")
-    for point in results.points:
+    shown, more = results.points, len(results.points) - LISTED
+    if more > 0:
+        shown = sorted(results.points, key=lambda point: (math.isnan(point.error.mean), point.error.mean))[:LISTED]
+        rows.caption = f"the {LISTED} of least error; {more:,} more are in {RESULTS}"
+    for point in shown:
         values = [str(point.fields.get(name, "")) for name in results.varied]
         numbers = [
             "" if part is None else interval(part.mean, part.low, part.high)

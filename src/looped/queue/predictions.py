@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
+import os
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +25,8 @@ from looped.training.trials import last_metrics
 BEST_GAIN, FUSED_GAIN = 1.7, 1.1
 """How much more gets done in a second by three or four trainings at once (`benchmarks/side_by_side.py`), and by those
 that our kernels train, which fill a GPU better alone (docs/log.md)."""
+MOST_READ = 200
+"""In a folder of thousands of runs these many are read beside those that figures ask for: the newest."""
 NEAREST = 3
 """A prediction is the median of those from trainings of the same size, or else from this many of the nearest sizes."""
 LARGER, SMALLER = 0.87, 0.5
@@ -73,8 +78,9 @@ def gain(beside: int, experiment: Experiment) -> float:
 
 def known_speeds(asked: Figures) -> Iterator[Speed]:
     """Of run folders, of kept models, of trainings behind results, and of those that were brought home."""
+    wanted = {run.folder for study in asked.studies for run in asked.trainings(study)}
     for folder in (asked.runs, asked.results / "paper_runs", asked.results / "models"):
-        for file in folder.glob("*/provenance.json"):
+        for file in _newest(folder, wanted):
             with contextlib.suppress(ValueError, OSError):  # damaged, or of code that was not handed over
                 experiment = Run.open(file.parent).experiment
                 yield from _speed(experiment, read_json(file), last_metrics(file.parent).get("step"))
@@ -89,6 +95,16 @@ def known_speeds(asked: Figures) -> Iterator[Speed]:
             yield from _speed(
                 run, home.get(run.folder) or facts.get(run.folder) or facts.get(run.name, {}), run.train.steps
             )
+
+
+def _newest(folder: Path, wanted: Collection[str]) -> Iterator[Path]:
+    """The provenance of runs: of the newest, and of those whose names are wanted."""
+    entries = [*os.scandir(folder)] if folder.is_dir() else []
+    entries.sort(key=lambda entry: entry.stat().st_mtime, reverse=True)
+    files = (Path(entry.path, "provenance.json") for entry in entries)
+    others = (file for file in files if file.parent.name not in wanted and file.exists())
+    yield from itertools.islice(others, MOST_READ)
+    yield from (file for name in sorted(wanted) if (file := folder / name / "provenance.json").exists())
 
 
 def _speed(experiment: Experiment, facts: Mapping[str, Any], steps: float | None) -> Iterator[Speed]:

@@ -1,6 +1,7 @@
 """The part of the page about a sweep: one line per point, with the fields in which the points differ."""
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,24 @@ from looped.report.numbers import number
 from looped.report.sweep_figure import sweep_figure
 from looped.sweep_results import read_results
 from looped.training.sweep import read_sweep
+from looped.training.trials import Standing
+
+MOST = 200
+"""Points in a table of the page."""
 
 
 def sweep_section(folder: Path, figures: Figures) -> dict[str, Any]:
-    """A sweep's points with their status, in the order asked; the smallest error of the finished ones stands out."""
+    """A sweep's points with their status, in the order asked; the smallest error of the finished ones stands out.
+
+    Of many points those that did not finish come first into the table, then those of least error.
+    """
     points = read_sweep(folder)
     names = dict.fromkeys(name for fields, _, _ in points for name in fields)
     varied = [name for name in names if len({json.dumps(fields.get(name)) for fields, _, _ in points}) > 1]
     counts = Counter(standing.status for _, _, standing in points)
     errors = [standing.metrics.get("error") for _, _, standing in points if standing.status == "finished"]
     best = min((error for error in errors if error is not None and error == error), default=None)
+    places = sorted(range(len(points)), key=lambda place: _interest(points[place][2]))[:MOST]
     rows = [
         {
             "run": path.name.rpartition("-")[2],
@@ -30,10 +39,12 @@ def sweep_section(folder: Path, figures: Figures) -> dict[str, Any]:
             "best": best is not None and standing.status == "finished" and standing.metrics.get("error") == best,
             **{key: number(standing.metrics.get(key)) for key in ("loss", "error")},
         }
-        for fields, path, standing in points
+        for fields, path, standing in (points[place] for place in sorted(places))
     ]
     return {
         "name": folder.name,
+        "count": f"{len(points):,}",
+        "left_out": f"{len(points) - len(rows):,}" if len(points) > len(rows) else "",
         "totals": ", ".join(f"{count} {status}" for status, count in counts.items()),
         "columns": varied,
         "rows": rows,
@@ -41,11 +52,18 @@ def sweep_section(folder: Path, figures: Figures) -> dict[str, Any]:
     }
 
 
+def _interest(standing: Standing) -> tuple[bool, float]:
+    error = standing.metrics.get("error", math.inf)
+    return standing.status == "finished", math.inf if math.isnan(error) else error
+
+
 def _results(folder: Path, figures: Figures) -> dict[str, Any] | None:
     """The points on held-out prompts, if they were judged."""
     results = read_results(folder)
     if results is None:
         return None
+    means = [point.error.mean for point in results.points]
+    best = sorted(range(len(means)), key=lambda place: (math.isnan(means[place]), means[place]))[:MOST]
     rows = [
         {
             "name": ", ".join(f"{name}={_text(value)}" for name, value in point.fields.items()),
@@ -53,7 +71,7 @@ def _results(folder: Path, figures: Figures) -> dict[str, Any] | None:
             **{key: _interval(getattr(point, key)) for key in ("error", "late", "difference")},
             "verdict": point.verdict,
         }
-        for point in results.points
+        for point in (results.points[place] for place in sorted(best))
     ]
     svg = figures(sweep_figure(results), f"Errors of the points of the sweep {folder.name}, and their curves by loop.")
     return {"prompts": results.prompts, "rows": rows, "svg": svg}

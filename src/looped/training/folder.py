@@ -226,7 +226,11 @@ def traceless(paths: Sequence[Path]) -> Iterator[None]:
 
 def checkpoint_steps(path: Path) -> list[int]:
     """The steps that have a checkpoint in a folder, ascending."""
-    names = [file.stem.removeprefix("step-") for file in (path / "checkpoints").glob("step-*.safetensors")]
+    try:
+        files = os.listdir(path / "checkpoints")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    names = [file[5:-12] for file in files if file.startswith("step-") and file.endswith(".safetensors")]
     return sorted(int(name) for name in names if name.isdecimal() and len(name) < 20)
 
 

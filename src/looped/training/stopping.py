@@ -24,6 +24,9 @@ class NotSaved(Interrupted):
 class Stop(threading.Event):
     """Set by Ctrl-C and SIGTERM."""
 
+    heard: int | None = None
+    """The signal that set it."""
+
     def listen(self) -> None:
         """Install the handlers again; Triton may have replaced them. Only the main thread can."""
         if threading.current_thread() is threading.main_thread():
@@ -36,6 +39,7 @@ def _hear(number: int, frame: object) -> None:
     if number == signal.SIGINT and _listening and all(stop.is_set() for stop in _listening):
         raise KeyboardInterrupt
     for stop in _listening:
+        stop.heard = number
         stop.set()
 
 
@@ -49,7 +53,8 @@ def stop_signals() -> Iterator[Stop]:
 
     A signal sets all nested events: the inner training ends, and what surrounds it knows that it should stop. One that
     begins inside one that is set begins set: a signal may come while a model is built. Signals reach the main thread
-    alone, so another thread shares its outermost event: setting that stops the threads too.
+    alone, so another thread shares its outermost event: setting that stops the threads too. Where the training ends as
+    if there had been no signal, because it was in its last step, the signal is handed on to what surrounds it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield _listening[0] if _listening else Stop()
@@ -60,9 +65,10 @@ def stop_signals() -> Iterator[Stop]:
     if any(stop.is_set() for stop in _listening):
         event.set()
     event.listen()
-    lost = False
+    lost = ended = False
     try:
         yield event
+        ended = True
     except LostRank:
         lost = True  # torchrun now ends this rank too, by SIGTERM; it says why first
         raise
@@ -70,6 +76,8 @@ def stop_signals() -> Iterator[Stop]:
         _listening.remove(event)
         for number, handler in zip(CAUGHT, before, strict=True):
             signal.signal(number, signal.SIG_IGN if lost and number == signal.SIGTERM else handler)
+    if ended and event.heard is not None and not _listening:
+        signal.raise_signal(event.heard)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import io
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,28 +75,29 @@ def table(trials: Sequence[Trial], stands: Sequence[Standing] | None = None) -> 
     stands = [standing(trial.path) for trial in trials] if stands is None else stands
     rows = []
     for trial, stand in zip(trials, stands, strict=True):
-        config = {key: _cell(value) for key, value in flat(trial.experiment.to_data(complete=True)).items()}
+        # names interned: all rows have the same ones
+        data = flat(trial.experiment.to_data(complete=True))
+        config = {sys.intern(key): _cell(value) for key, value in data.items()}
         name, _, hashed = trial.path.name.rpartition("-")
         facts: dict[str, Any] = {}
         with contextlib.suppress(ValueError):
             facts = Folder(trial.path, "").provenance()
-        rows.append(
-            {
-                "name": name,
-                "hash": hashed,
-                "status": stand.status,
-                "seed": config.get("train.seed"),
-                **{key: config.get(key, _cell(value)) for key, value in trial.fields.items() if key != "train.seed"},
-                "step": stand.step,
-                **{key: stand.metrics.get(key) for key in ("loss", "error", "gradient_norm", "rate")},
-                **{key: facts.get(key) for key in ("train_seconds", "threads")},
-                "lost_workers": stand.lost,
-                "message": stand.message,
-                "path": str(trial.path),
-                **{key: value for key, value in config.items() if key not in ("format", "name", *trial.fields)},
-            }
-        )
-    return finite(rows)
+        row = {
+            "name": name,
+            "hash": hashed,
+            "status": stand.status,
+            "seed": config.get("train.seed"),
+            **{key: config.get(key, _cell(value)) for key, value in trial.fields.items() if key != "train.seed"},
+            "step": stand.step,
+            **{key: stand.metrics.get(key) for key in ("loss", "error", "gradient_norm", "rate")},
+            **{key: facts.get(key) for key in ("train_seconds", "threads")},
+            "lost_workers": stand.lost,
+            "message": stand.message,
+            "path": str(trial.path),
+            **{key: value for key, value in config.items() if key not in ("format", "name", *trial.fields)},
+        }
+        rows.append(finite(row))
+    return rows
 
 
 def write_table(path: Path, rows: Sequence[Row]) -> None:

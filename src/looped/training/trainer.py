@@ -1,6 +1,7 @@
 """Trains runs: sample, unroll, loss, clip, step. One model, or several that differ in their seeds as one stack."""
 
 import contextlib
+import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -132,6 +133,8 @@ def _train(
                 runs[index].check(checkpoint)
             if checkpoint is None or not checkpoint.finished:
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
+        # torch's optimizers import it, which takes seconds: before signals wait for the end of a step
+        importlib.import_module("torch._dynamo")
         stopping = held.enter_context(stop_signals())
         saved = {run.path: checkpoint for run, checkpoint in zip(runs, latest, strict=True)}
 
@@ -145,6 +148,8 @@ def _train(
             for trainer in trainers(group, team.place(device), engine, team, between=check_stopping):
                 checkpoints = [saved[run.path] for run in trainer.runs]
                 trainer.restore([checkpoint for checkpoint in checkpoints if checkpoint is not None])
+                if team.any(stopping.is_set()):  # the first step, with what it imports and compiles, may take long
+                    raise Interrupted(trainer.where_it_stopped())
                 trainer.run_all(progress if team.leads else None, track)
         return runs
 

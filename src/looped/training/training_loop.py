@@ -80,7 +80,7 @@ class TrainingLoop(ABC):
                 if progress is not None:
                     progress(self.done)
                 if stop and not last:
-                    raise Interrupted(self._where_it_stopped())
+                    raise Interrupted(self.where_it_stopped())
 
     def save(self) -> None:
         """Write a checkpoint of this moment into every folder."""
@@ -117,7 +117,10 @@ class TrainingLoop(ABC):
         others = [commit for commit in dict.fromkeys(earlier) if commit not in (None, current_commit())]
         return {"earlier_commits": others} if others else {}
 
-    def _where_it_stopped(self) -> str:
+    def where_it_stopped(self) -> str:
+        """Where the training stands and what is saved, for messages."""
+        if not self.done and self.folders:
+            return f"stopped before the first of {self.steps} steps; nothing was trained. {self.folders[0].resume}"
         where = f"stopped at step {self.done} of {self.steps}"
         if not self.folders:
             return f"{where}; it has no folder, so nothing is saved."

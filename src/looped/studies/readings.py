@@ -117,6 +117,8 @@ class Wanted:
         ).to_bytes()
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
+            for torn in self.file.parent.glob(f".{self.file.name}.*.tmp"):  # what a kill left of writing this one
+                torn.unlink(missing_ok=True)
             write_bytes(self.file, content)
         except OSError as error:  # a full or read-only disk costs time later, not the reading now
             log.warning(f"looped: {self.file} cannot be written ({error}): the reading is not kept.")

@@ -29,6 +29,7 @@ from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
+from looped.training.footprint import check_weights_fit
 from looped.training.kept import hint, is_kept, locate, refuse_missing_weights, refuse_training
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -135,6 +136,7 @@ class Run(Folder):
 
     def model_of(self, checkpoint: Checkpoint | None, device: torch.device | str = "cpu") -> LoopedModel:
         """The model with a checkpoint's weights, in evaluation mode."""
+        check_weights_fit(self.setup.model)
         model = self.setup.model.build().to(device)
         if checkpoint and checkpoint.experiment not in ("", *self.known_hashes()):
             log.warning(f"looped: {self.path / 'config.json'} is not the one its weights were trained under.")

@@ -86,7 +86,8 @@ def evaluate(
         sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_loops": max_loops, "prompts": prompts}
         result = evaluate_model(model, judged, seed=seed, baselines=baselines, progress=report, **sizes)
     recipe = [f"{task} {scale}" if scale else task] if task else []
-    changes = [*recipe, *(set_ or []), *(shift or [])] or ["as trained"]
+    edited = ["edited config"] * chosen.run.edited  # reading it is allowed, but nobody may take it for the run's own
+    changes = [*recipe, *(set_ or []), *(shift or []), *edited] or ["as trained"]
     changes += _unusual(result, chosen, max_loops=max_loops, seed=seed)
     changes += ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
     changes += [f"baseline {name}" for name in options.own_baselines(baseline)]

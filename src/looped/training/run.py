@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from looped.config import code_of, code_places, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable, training
-from looped.files import log, parse_json, quoted, read_json, regular, write_bytes, write_json
+from looped.files import log, parse_json, quoted, read_about, read_json, regular, write_bytes, write_json
 from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
@@ -100,6 +100,14 @@ class Run(Folder):
                 write_json(longer.path / "provenance.json", self.provenance())
                 longer.save(Checkpoint(end.step, False, end.tensors))
         return longer
+
+    @property
+    def edited(self) -> bool:
+        """Whether the config is another than the last checkpoint was written under; damage is found elsewhere."""
+        with contextlib.suppress(ValueError, IndexError):
+            about = read_about(checkpoint_path(self.path, self.steps[-1]))
+            return about.get("experiment", "") not in ("", *self.known_hashes())
+        return False
 
     @property
     def resume(self) -> str:

@@ -55,6 +55,7 @@ def own(*more):
     {}
 """
 THINGS = (
+    *("return more[0].ys * 0.5", "return more[0].xs.sum(-1)"),  # these two are right, as baselines
     *("pass", "return 1", "return None", "return more", "raise KeyError('\\x1b[31m')", "return more[0].ys[:1]"),
     *(
         "return more[0].ys * float('nan')",

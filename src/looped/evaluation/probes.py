@@ -14,7 +14,7 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
-from looped.evaluation.errors import weight_of
+from looped.evaluation.errors import check_prompts, weight_of
 from looped.evaluation.properties import reads_later
 from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel

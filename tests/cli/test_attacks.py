@@ -394,6 +394,7 @@ def test_an_error_that_an_own_baseline_algorithm_or_shift_causes_names_it(
     assert reason.replace("PLACE", str(file)) in error
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_model_that_answers_a_vector_is_not_judged_as_if_it_answered_pairs():
     model = READY["chen24.thm4.2"](3, 6, 4).model
     with pytest.raises(ValueError, match="this one gives 3 numbers"):

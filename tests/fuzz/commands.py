@@ -22,7 +22,7 @@ from looped.experiment import Experiment
 from looped.recipes import experiment, recipes
 
 SMALL = ["--scale", "smoke", "--set", "train.steps=1", "--device", "cpu"]
-LARGE = ("bench", "demo", "verify", "reproduce")
+LARGE = ("bench", "demo", "verify", "reproduce", "queue")
 """Commands that work for minutes when all is well: something is always wrong here."""
 
 
@@ -81,11 +81,11 @@ def command_line(draw: random.Random, folder: Path) -> Case:
     elif name == "train":
         arguments += ["--set", "train.steps=1", "--device", "cpu", "--out", str(folder / "runs")]
         arguments += [] if "--resume" in arguments else ["--scale", "smoke"]
-    elif name in ("evaluate", "identify", "diagnose") and "--prompts" not in arguments:
+    elif name in ("evaluate", "identify", "diagnose", "compare") and "--prompts" not in arguments:
         arguments += ["--prompts", "8"]
     elif name == "keep":
         arguments += ["--prompts", "8", "--device", "cpu", "--out", str(folder / "models")]
-    elif name == "report":
+    elif name in ("report", "explore"):
         arguments += ["--out", str(folder / "page.html")]
     if name in LARGE:
         arguments += draw.choice((["--no-such-option"], ["--quiet=3"], [f"no.such.{name}"]))
@@ -99,7 +99,10 @@ def _argument(draw: random.Random, name: str, run: Path) -> list[str]:
         return [draw.choice(("yang24.linear", "yang24.tied", "yang24.sparse", "yang24.linearr", values.word(draw)))]
     if name == "construct":
         return [draw.choice(("gatmiry24.thm5", "gao24.thm4.1", values.word(draw)))]
-    if name in ("evaluate", "identify", "diagnose", "report", "keep"):
+    if name == "compare":
+        other = shutil.copytree(run, run.with_name("other"))
+        return [str(run), draw.choice((str(other), str(other), str(run), "explorer.curves", values.word(draw)))]
+    if name in ("evaluate", "identify", "diagnose", "report", "keep", "check", "explore", "export"):
         return [draw.choice((str(run), str(run), str(run), str(run.parent), values.word(draw)))]
     if name == "import":
         return [draw.choice((str(run / "config.json"), str(run), values.word(draw)))]

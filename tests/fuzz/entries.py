@@ -18,6 +18,9 @@ ENTRIES: dict[str, Entry] = {
     "checkpoints": folders.checkpoint,
     "imports": folders.published,
     "hostile": hostile.hostile,
+    "sizes": hostile.sizes,
+    "own-things": hostile.own_things,
+    "texts": hostile.texts,
     "results": folders.results,
     "sweeps": sweeps.sweep,
 }

@@ -2,6 +2,7 @@
 
 An example is named by entry point, seed and number: its input is a function of these three alone. Time is counted in
 seconds of this process's own CPU, so that a busy machine is no hang; five minutes of waiting by the clock are one too.
+Memory is what the process had at most meanwhile, beyond what it had before.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ LIMIT = 10.0
 """Seconds of CPU after which an example is a hang."""
 PATIENCE = 300.0
 """Seconds by the clock after which it is one too."""
+MEMORY = 2 * 2**30
+"""Bytes that an example may take at most."""
 NOT_A_NUMBER = re.compile(r"(?<![\w.-])nan(?![\w.-])", re.IGNORECASE)
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -70,6 +73,8 @@ class Outcome:
     """The line it was refused with, or what is wrong."""
     seconds: float
     """Of this process's CPU."""
+    memory: int = 0
+    """Bytes that it took at most."""
 
     def __str__(self) -> str:
         return f"{self.entry} --seed {self.seed} --only {self.number}: {self.told}\n    {self.reason}"
@@ -80,6 +85,7 @@ def run_example(name: str, entry: Entry, seed: int, number: int, folder: Path) -
     own = folder / f"{name}-{number}"
     own.mkdir(parents=True)
     before, started, told = dict(os.environ), time.process_time(), "no example was drawn"
+    memory = _peak_memory(anew=True)
     try:
         # inside its own folder: what a command looks for or writes by default is there, and not the checkout's
         with contextlib.chdir(own), _deadline(), _warnings():
@@ -101,14 +107,29 @@ def run_example(name: str, entry: Entry, seed: int, number: int, folder: Path) -
         os.environ.update(before)
         _writable(own)
         shutil.rmtree(own)
-    return Outcome(name, seed, number, told, kind, reason, time.process_time() - started)
+    memory = _peak_memory() - memory
+    if kind != "failed" and memory > MEMORY:
+        kind, reason = "failed", f"it took {memory / 2**20:,.0f} MB: more than {MEMORY / 2**20:,.0f}"
+    return Outcome(name, seed, number, told, kind, reason, time.process_time() - started, memory)
+
+
+def _peak_memory(*, anew: bool = False) -> int:
+    """The most bytes this process has had so far, or since the last time that it was counted `anew`; 0 if unknown."""
+    with contextlib.suppress(OSError):  # Linux alone says it
+        if anew:
+            Path("/proc/self/clear_refs").write_text("5")
+        (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        return 1024 * int(kilobytes)
+    return 0
 
 
 def command(arguments: Sequence[str]) -> str:
     """Run a command in this process: its standard output, or a ValueError with the line it was refused with.
 
-    Exit 0 prints no `nan`, and valid JSON where that was asked for; anything else ends in one line `looped: ...`.
+    Exit 0 prints no `nan`, and valid JSON where that was asked for; anything else ends in one line `looped: ...`. Bad
+    input leaves no file and no folder in the working directory that was not there before.
     """
+    before = {*Path.cwd().rglob("*")}
     out, error = io.StringIO(), io.StringIO()
     code: Any = "none"
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error), _console(error), _notes() as notes:
@@ -132,6 +153,8 @@ def command(arguments: Sequence[str]) -> str:
         if arguments[0] == "report" and "--out" in arguments:
             _check_page(Path(arguments[len(arguments) - 1 - arguments[::-1].index("--out") + 1]))
         return printed
+    if code == 1 and arguments[0] == "check" and not said.strip() and "fault" in printed:
+        return printed  # what it was asked for
     if code == 2 and not said.strip() and "Commands" in printed:
         raise ValueError("no command: the help was shown")
     lines = [line for line in said.splitlines() if line.startswith("looped: ")]
@@ -139,6 +162,8 @@ def command(arguments: Sequence[str]) -> str:
         raise Wrong(f"exit {code} must come with one line at the end; got {said[-500:]!r}")
     if code == 2 and len(said.splitlines()) != 1:
         raise Wrong(f"bad input must be one line and nothing else; got {said[-500:]!r}")
+    if code == 2 and (new := sorted({*Path.cwd().rglob("*")} - before)):
+        raise Wrong(f"bad input must leave nothing behind; got {new[0].relative_to(Path.cwd())} after {lines[0]!r}")
     raise ValueError(lines[0])
 
 

@@ -8,7 +8,6 @@ import contextlib
 import importlib
 import io
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -126,7 +125,7 @@ def main(arguments: list[str] | None = None, *, imported: Callable[[], None] = l
         code = app(words, prog_name="looped", standalone_mode=False)
     except KeyboardInterrupt:
         _fail(STOPPED, 1)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # commands return their exit code: this one is of a user's own code
         if debug:
             traceback.print_exc()
         if (reason := explained(error)) is None:
@@ -158,10 +157,12 @@ def _bound_memory() -> None:
 
         import torch
 
-        (kilobytes,) = re.findall(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
+        from looped.functional.memory import available
+
         now, most = resource.getrlimit(resource.RLIMIT_DATA)
-        if now == resource.RLIM_INFINITY and not torch.cuda.is_available():  # CUDA reserves more than it uses
-            resource.setrlimit(resource.RLIMIT_DATA, (1024 * int(kilobytes), most))
+        # CUDA reserves more than it uses
+        if now == resource.RLIM_INFINITY and not torch.cuda.is_available() and (free := available()) is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (free, most))
 
 
 def _fail(message: str, code: int) -> None:

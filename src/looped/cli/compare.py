@@ -12,7 +12,7 @@ from rich.table import Table
 from looped.cli import options
 from looped.cli.chosen_run import ChosenRun, open_run
 from looped.cli.evaluate import changed_task
-from looped.cli.output import interval, show
+from looped.cli.output import interval, progress_lines, show
 from looped.evaluation.compare import Comparison
 from looped.evaluation.compare import compare as compare_models
 from looped.evaluation.diagnosis import Estimate
@@ -45,6 +45,7 @@ def compare(
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Draw the curves there: .png, .svg or .pdf.")] = None,
     code: options.Code = None,
     device: options.Device = "auto",
+    yes: options.Yes = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -68,7 +69,8 @@ def compare(
     models: dict[str, Any] = dict(zip(labels(chosen), [run.model(device) for run in chosen], strict=True))
     models |= options.own_baselines(baseline)
     sizes: dict[str, Any] = {"loops": loops, "max_loops": max_loops, "prompts": prompts, "seed": seed}
-    comparison = compare_models(models, judged, points=min(run.points for run in chosen), **sizes)
+    with progress_lines(quiet=quiet or json, yes=yes) as report:
+        comparison = compare_models(models, judged, points=min(run.points for run in chosen), **sizes, progress=report)
     if "csv" in paths:
         write_table(paths["csv"], comparison.rows())
     if "latex" in paths:

@@ -6,8 +6,8 @@ import typer
 from rich.table import Table
 
 from looped.cli.chosen_run import open_run
-from looped.cli.options import Best, Code, Device, Json, Points, Prompts, Quiet, RunName
-from looped.cli.output import interval_at, number, show
+from looped.cli.options import Best, Code, Device, Json, Points, Prompts, Quiet, RunName, Yes
+from looped.cli.output import interval_at, number, progress_lines, show
 from looped.evaluation.diagnose import diagnose as diagnose_model
 from looped.evaluation.diagnosis import Diagnosis
 from looped.report.stability import diagnosis_figure
@@ -23,6 +23,7 @@ def diagnose(
     best: Best = False,
     code: Code = None,
     device: Device = "auto",
+    yes: Yes = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -36,7 +37,8 @@ def diagnose(
     """
     chosen = open_run(run, points=points, best=best, code=code)
     sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "prompts": prompts, "starts": starts}
-    diagnosis = diagnose_model(chosen.model(device), chosen.run.setup.task, seed=seed, **sizes)
+    with progress_lines(quiet=quiet or json, yes=yes) as report:
+        diagnosis = diagnose_model(chosen.model(device), chosen.run.setup.task, seed=seed, **sizes, progress=report)
     data, saved = chosen.save_findings("diagnose", diagnosis, lambda: diagnosis_figure(diagnosis))
     show(data, table(diagnosis), diagnosis.verdict, notes=[saved], json=json, quiet=quiet)
 

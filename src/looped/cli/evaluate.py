@@ -49,6 +49,7 @@ def evaluate(
     best: options.Best = False,
     code: options.Code = None,
     device: options.Device = "auto",
+    yes: options.Yes = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -75,7 +76,7 @@ def evaluate(
             "`--all-baselines` cannot go with a shift of the query: every position then has its own query, and "
             f"{', '.join(slow)} would be fitted again for each, which takes hours. Leave one of the two out."
         )
-    with progress_lines(quiet=quiet, transient=False) as report:
+    with progress_lines(quiet=quiet or json, transient=not slow, yes=yes) as report:
         baselines = {} if no_baselines else None
         if slow:
             answers = {title: cached(title, baseline, progress=report) for title, baseline in slow.items()}
@@ -83,9 +84,10 @@ def evaluate(
         if baseline:
             baselines = {**(baselines or baselines_for(judged)), **options.own_baselines(baseline)}
         sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_loops": max_loops, "prompts": prompts}
-        result = evaluate_model(model, judged, seed=seed, baselines=baselines, **sizes)
+        result = evaluate_model(model, judged, seed=seed, baselines=baselines, progress=report, **sizes)
     recipe = [f"{task} {scale}" if scale else task] if task else []
-    changes = [*recipe, *(set_ or []), *(shift or [])] or ["as trained"]
+    edited = ["edited config"] * chosen.run.edited  # reading it is allowed, but nobody may take it for the run's own
+    changes = [*recipe, *(set_ or []), *(shift or []), *edited] or ["as trained"]
     changes += _unusual(result, chosen, max_loops=max_loops, seed=seed)
     changes += ["all baselines"] * all_baselines + ["no baselines"] * no_baselines
     changes += [f"baseline {name}" for name in options.own_baselines(baseline)]

@@ -20,7 +20,7 @@ MEMORY = re.compile("memory|Overflow when|overflow|torage size|bad_alloc")
 """torch has a class of errors for the GPU's memory; for the CPU's, or for absurd sizes, only the words tell."""
 
 
-def explained(error: Exception) -> tuple[str, int] | None:
+def explained(error: Exception | SystemExit) -> tuple[str, int] | None:
     """The line that says why a command failed, and its exit code; None for an error of looped itself."""
     place, how = _place_in_own_code(error)
     if how == "raised" and error.__cause__ is None:
@@ -41,7 +41,7 @@ def explained(error: Exception) -> tuple[str, int] | None:
     return None
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ").removesuffix(".") + "."
 
 
@@ -54,7 +54,7 @@ def _place_in_own_code(error: BaseException) -> tuple[str, Literal["raised", "ca
         if _is_users(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}, line {line}", "raised" if frame is frames[-1][0] else "called"
     for frame, _ in reversed(frames):
-        kinds = dict.fromkeys(type(thing) for thing in _at_work(frame) if _is_users(_file_of(type(thing))))
+        kinds = dict.fromkeys(kind for kind in map(_kind, _at_work(frame)) if _is_users(_file_of(kind)))
         if kinds:
             return " and ".join(
                 f"`{kind.__name__}` ({_file_of(kind)}, line {_line_of(kind)})" for kind in kinds
@@ -62,11 +62,19 @@ def _place_in_own_code(error: BaseException) -> tuple[str, Literal["raised", "ca
     return "", "none"
 
 
+def _kind(thing: Any) -> type | types.FunctionType:
+    """What is named to people: a class, a function, or the class of anything else."""
+    return thing if isinstance(thing, (type, types.FunctionType)) else type(thing)
+
+
 def _at_work(frame: types.FrameType) -> Iterator[Any]:
-    """What a frame's variables hold, and the experiment, task and model that these hold."""
+    """What a frame's variables hold, and the experiment, task, model and functions that these hold."""
     for value in frame.f_locals.values():
         yield value
         fields = getattr(value, "__dict__", {})
+        if isinstance(value, type) or not isinstance(fields, dict):
+            continue  # what a class or a module has is not at work for that
+        yield from (thing for thing in fields.values() if isinstance(thing, types.FunctionType))
         experiment = getattr(fields.get("experiment"), "__dict__", {})
         yield from (holder[name] for holder in (fields, experiment) for name in ("task", "model") if name in holder)
 
@@ -75,11 +83,11 @@ def _is_users(file: str) -> bool:
     return file.endswith(".py") and not any(Path(file).is_relative_to(folder) for folder in LIBRARIES)
 
 
-def _file_of(kind: type) -> str:
+def _file_of(kind: type | types.FunctionType) -> str:
     return getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
 
 
-def _line_of(kind: type) -> int | str:
+def _line_of(kind: type | types.FunctionType) -> int | str:
     try:
         return inspect.getsourcelines(kind)[1]
     except (OSError, TypeError):  # the file has changed, or it was written by a program

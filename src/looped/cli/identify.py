@@ -7,8 +7,8 @@ import typer
 from rich.table import Table
 
 from looped.cli.chosen_run import open_run
-from looped.cli.options import Best, Code, Device, Json, Points, PromptSeed, Quiet, RunName, own_thing
-from looped.cli.output import number, show
+from looped.cli.options import Best, Code, Device, Json, Points, PromptSeed, Quiet, RunName, Yes, own_thing
+from looped.cli.output import number, progress_lines, show
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm
 from looped.evaluation.identify import NAMED, NEAR, NONE, Identification
 from looped.evaluation.identify import identify as identify_model
@@ -28,6 +28,7 @@ def identify(
     best: Best = False,
     code: Code = None,
     device: Device = "cpu",
+    yes: Yes = False,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -42,7 +43,10 @@ def identify(
     sizes: dict[str, Any] = {"points": chosen.points, "loops": loops, "max_steps": max_steps, "prompts": prompts}
     mine = [own_thing(name, (Algorithm, FunctionType), "an algorithm") for name in algorithm or []]
     known = (*ALGORITHMS, *(thing if isinstance(thing, Algorithm) else Algorithm.of(thing) for thing in mine))
-    identification = identify_model(chosen.model(device), chosen.run.setup.task, seed=seed, algorithms=known, **sizes)
+    with progress_lines(quiet=quiet or json, yes=yes) as report:
+        identification = identify_model(
+            chosen.model(device), chosen.run.setup.task, seed=seed, algorithms=known, **sizes, progress=report
+        )
     data, saved = chosen.save_findings("identify", identification)
     show(data, table(identification), notes=[saved], json=json, quiet=quiet)
 

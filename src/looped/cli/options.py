@@ -33,6 +33,7 @@ Points = Annotated[int | None, typer.Option(help="Pairs in a prompt; default as 
 Prompts = Annotated[int, typer.Option(help="How many fresh prompts to use.")]
 PromptSeed = Annotated[int, typer.Option(help="Seed of the prompts.")]
 
+Yes = Annotated[bool, typer.Option("--yes", help="Begin it even if it takes more than an hour; a training: a year.")]
 
 JudgedTask = Annotated[str | None, typer.Option("--task", metavar="RECIPE", help="Judge on the task of this recipe.")]
 JudgedScale = Annotated[str | None, typer.Option("--scale", help="Scale of that recipe.")]

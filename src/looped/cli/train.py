@@ -46,6 +46,7 @@ def train(
     out: options.Out = "runs",
     device: options.Device = "auto",
     engine: Annotated[str, typer.Option(help="plain, graph or fused; auto: the fastest that runs here.")] = "auto",
+    yes: options.Yes = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -82,7 +83,7 @@ def train(
         return
     try:
         silent = quiet or json or not leads()
-        more = {"out": out, "engine": engine, "threads": threads, "track": track or ()}
+        more = {"yes": yes, "out": out, "engine": engine, "threads": threads, "track": track or ()}
         runs = train_with_bar(experiment, device=device, quiet=silent, seeds=numbers, folder=folder, **more)
     except (Interrupted, Diverged) as error:
         if leads() or isinstance(error, NotSaved):
@@ -112,12 +113,13 @@ def train_with_bar(
     *,
     device: str,
     quiet: bool,
+    yes: bool = True,
     seeds: range | None = None,
     folder: Path | None = None,
     **more: Any,
 ) -> list[Run]:
     """Train with a progress bar: one run, or several seeds as one batch; `more` are options of the trainer."""
-    with training_bar(experiment.name, experiment.train.steps, quiet=quiet) as bar:
+    with training_bar(experiment.name, experiment.train.steps, quiet=quiet, yes=yes) as bar:
         more |= {"device": options.pick_device(device), "progress": bar}
         if seeds is None:
             return [train_one(experiment, folder=folder, **more)]

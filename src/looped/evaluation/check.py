@@ -68,7 +68,7 @@ def check(
 
     def draw(number: int, batch: int = BATCH) -> AnyPrompt:
         generator = torch.Generator().manual_seed(stream(seed, f"check {number}") % 2**32)
-        prompt = task.sample(batch=batch, n=points, generator=generator)
+        prompt = task.draw(batch=batch, n=points, generator=generator)
         prompt.check_finite()
         return prompt.to(weight.device).to(weight.dtype)
 

@@ -8,7 +8,7 @@ import torch
 
 from looped.evaluation.curves import Curve, Findings, resolve_loops
 from looped.evaluation.diagnosis import Estimate
-from looped.evaluation.errors import Predictor, draw_questions, errors_of, weight_of
+from looped.evaluation.errors import Predictor, Progress, draw_questions, errors_of, weight_of
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 
@@ -81,6 +81,7 @@ def compare(
     prompts: int = 1280,
     seed: int = 0,
     level: float = 0.9,
+    progress: Progress | None = None,
 ) -> Comparison:
     """Judge models, and baselines, on the same fresh prompts of `points` pairs; the first one is the reference.
 
@@ -97,7 +98,8 @@ def compare(
             at, last = resolve_loops(model.config.loops, loops, max_loops, prompts)
             like = weight_of(model)
         asked = questions.to(like.device).to(like.dtype)
-        errors = errors_of(model, task, asked, loops=at or None, max_loops=last or None)
+        shown = None if progress is None else lambda _, share, label=label: progress(label, share)
+        errors = errors_of(model, task, asked, loops=at or None, max_loops=last or None, progress=shown)
         by_loop = errors.by_loop.cpu().double()
         error, late = by_loop[:, at - 1], by_loop[:, -1]
         options = {"level": level, "seed": seed}

@@ -15,7 +15,7 @@ from looped.baselines.network import two_layer
 from looped.baselines.signs import on_signs
 from looped.baselines.trees import boosted, greedy_tree
 from looped.evaluation.bootstrap import bootstrap
-from looped.evaluation.errors import Baseline, draw_questions, errors_of, weight_of
+from looped.evaluation.errors import Baseline, Progress, check_prompts, draw_questions, errors_of, weight_of
 from looped.models.base import LoopedModel
 from looped.models.loop import check_loops
 from looped.prompt import Prompt
@@ -134,6 +134,7 @@ def evaluate(
     level: float = 0.9,
     label: str = "looped transformer",
     baselines: dict[str, Baseline] | None = None,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Judge `model` on fresh prompts of `points` pairs: after `loops` loops, and after every loop up to `max_loops`.
 
@@ -148,7 +149,7 @@ def evaluate(
     loops, max_loops = resolve_loops(trained, loops, max_loops, prompts)
     weight = weight_of(model)
     questions = draw_questions(task, points=points, prompts=prompts, seed=seed).to(weight.device).to(weight.dtype)
-    errors = errors_of(model, task, questions, loops=loops, max_loops=max_loops)
+    errors = errors_of(model, task, questions, loops=loops, max_loops=max_loops, progress=progress)
     if baselines is None:
         baselines = baselines_for(task) if isinstance(questions.prompt, Prompt) else {}
     predictors = [(label, errors)]
@@ -173,6 +174,5 @@ def resolve_loops(trained: int, loops: int | None, max_loops: int | None, prompt
     check_loops(loops)
     if max_loops < loops:
         raise ValueError(f"`max_loops` must be at least loops={loops}; got {max_loops}.")
-    if prompts < 2:
-        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    check_prompts(prompts)
     return loops, max_loops

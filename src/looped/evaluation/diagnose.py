@@ -6,7 +6,7 @@ differences over these prompts; everything about a state is said of a share of t
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ from looped.evaluation.diagnosis import (
     Estimate,
     Spread,
 )
-from looped.evaluation.errors import over_tokens, weight_of
+from looped.evaluation.errors import Progress, check_prompts, loop_counter, over_tokens, weight_of
 from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights
 from looped.evaluation.radius import normal_like, spectral_radius
 from looped.evaluation.verdicts import kind, verdict
@@ -68,6 +68,7 @@ def diagnose(
     starts: int = 3,
     seed: int = 0,
     level: float = 0.9,
+    progress: Progress | None = None,
 ) -> Diagnosis:
     """Run a model for `loops` loops (default: four times the trained ones) and say what they do.
 
@@ -76,8 +77,7 @@ def diagnose(
     """
     trained = model.config.loops
     check_loops(trained if loops is None else loops)
-    if prompts < 2:
-        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    check_prompts(prompts)
     if starts < 1:
         raise ValueError(f"`starts` must be at least 1; got {starts}.")
     if starts > 1000:
@@ -85,7 +85,7 @@ def diagnose(
     weight = weight_of(model)
     # on the CPU, as `evaluate` draws them; the random starts on the model's device
     prompt, other = (
-        task.sample(batch=batch, n=points, generator=generator_of(number)).to(weight.device).to(weight.dtype)
+        task.draw(batch=batch, n=points, generator=generator_of(number)).to(weight.device).to(weight.dtype)
         for batch, number in ((prompts, seed), (2, stream(seed, "other prompts") % 2**32))
     )
     prompt.check_finite()
@@ -101,7 +101,8 @@ def diagnose(
     loops = (loops or 4 * trained) if repeats else trained
     with seeded(seed, "model"):
         context = model.embed(prompt)
-        ran = _run_loops(model, task, prompt, context, loops, repeats=repeats)
+        count = loop_counter(progress, loops)  # those from random starts, of those that settle, show when they come
+        ran = _run_loops(model, task, prompt, context, loops, count, repeats=repeats)
     injects = ran.overflow in (None, *range(trained + 1, loops + 1)) and loops_read_prompt(model, few, other, seed=seed)
     settles = torch.tensor([word == "settles" for word in ran.behaviour], dtype=torch.bool)
     fixed_point: dict[str, Any] = {}
@@ -187,7 +188,14 @@ def best_loop(means: Sequence[float]) -> int:
 
 
 def _run_loops(
-    model: LoopedModel, task: Task, prompt: AnyPrompt, context: Context, loops: int, *, repeats: bool
+    model: LoopedModel,
+    task: Task,
+    prompt: AnyPrompt,
+    context: Context,
+    loops: int,
+    count: Callable[[], None],
+    *,
+    repeats: bool,
 ) -> _Ran:
     """Every loop's errors and state changes, the last state, and what each prompt's state does there."""
     trained, span = model.config.loops, min(MOST_PERIOD, loops // 2)
@@ -210,6 +218,7 @@ def _run_loops(
         watched = (*leaves(state), errors[-1], changes[-1])
         if overflow is None and not all(bool(tensor.isfinite().all()) for tensor in watched):
             overflow = t + 1
+        count()
     by_loop, moved = torch.stack(errors, 1), torch.stack(changes, 1)
     if not repeats:
         return _Ran(state, by_loop, moved, answers, [], [], overflow)

@@ -4,6 +4,7 @@ Where each x is its own query, one pass answers all positions. Where a shift giv
 decoder still needs one pass, over twice the rows (`looped.models.query_stream`); any other predictor is asked n times.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, cast
 
@@ -24,8 +25,12 @@ from looped.tasks.task import Task
 CHUNK = 256
 GPU_CHUNK = 2048
 """Prompts in one forward pass."""
+MOST_PROMPTS = 10**5
+"""More prompts than this are a typo: an interval would be narrower than the rounding of what is printed."""
 
 Baseline = Callable[[Prompt], Tensor]
+Progress = Callable[[str, float], None]
+"""(what is done, the share of it that is done) -> None."""
 Predictor = LoopedModel | Baseline
 
 
@@ -75,7 +80,13 @@ def draw_questions(task: Task, *, points: int, prompts: int, seed: int) -> Quest
 @torch.no_grad()
 @seeded(0, "evaluation")
 def errors_of(
-    predict: Predictor, task: Task, questions: Questions, *, loops: int | None = None, max_loops: int | None = None
+    predict: Predictor,
+    task: Task,
+    questions: Questions,
+    *,
+    loops: int | None = None,
+    max_loops: int | None = None,
+    progress: Progress | None = None,
 ) -> Errors:
     """Errors of a predictor, scored by `task`: after `loops` loops, and after every loop up to `max_loops`."""
     if not isinstance(predict, LoopedModel):
@@ -88,16 +99,32 @@ def errors_of(
     max_loops = max(loops, max_loops or 0)
     at_loops, by_loop = [], []
     size = CHUNK if weight_of(predict).device.type == "cpu" else GPU_CHUNK
-    for first in range(0, questions.prompt.places[0], size):
+    firsts = range(0, questions.prompt.places[0], size)
+    count = loop_counter(progress, len(firsts) * max_loops)
+    for first in firsts:
         part = questions.rows(slice(first, first + size))
         # errors are collected, never states: 1280 prompts x 500 loops of states would be tens of gigabytes
-        errors = _errors_by_loop(predict, task, part, max_loops)
+        errors = _errors_by_loop(predict, task, part, max_loops, count)
         at_loops.append(errors[loops - 1])
         by_loop.append(_last_errors(errors, part).T)
     values = torch.cat(at_loops)
     # a model that reads the last pair as its query answers there alone
     answered = range(questions.prompt.num_positions - values.shape[-1], questions.prompt.num_positions)
     return _selected(values, torch.cat(by_loop), questions, answered)
+
+
+def loop_counter(progress: Progress | None, total: int) -> Callable[[], None]:
+    """To be called after each of `total` loops; reports the share of them that is done."""
+    done = itertools.count(1)
+    return (lambda: None) if progress is None else (lambda: progress("loops", next(done) / total))
+
+
+def check_prompts(prompts: int, *, least: int = 2, why: str = "for an interval") -> None:
+    """Refuse fewer prompts than a reading needs, and more than anybody can want."""
+    if prompts < least:
+        raise ValueError(f"`prompts` must be at least {least}, {why}; got {prompts}.")
+    if prompts > MOST_PROMPTS:
+        raise ValueError(f"`prompts` must be at most {MOST_PROMPTS:,}; got {prompts}.")
 
 
 def weight_of(model: LoopedModel) -> Tensor:
@@ -149,7 +176,7 @@ def _last_errors(errors: Float[Tensor, "loops batch positions"], part: Questions
     return errors[:, :, column]
 
 
-def _errors_by_loop(model: LoopedModel, task: Task, part: Questions, loops: int) -> Tensor:
+def _errors_by_loop(model: LoopedModel, task: Task, part: Questions, loops: int, count: Callable[[], None]) -> Tensor:
     """Errors after every loop; on a GPU by one captured loop, where our kernels run the model."""
     weight = weight_of(model)
     if part.queries is None:
@@ -157,20 +184,27 @@ def _errors_by_loop(model: LoopedModel, task: Task, part: Questions, loops: int)
             from looped.models.gpu.replay import answers_by_loop
 
             return _score(task, answers_by_loop(cast(Any, model), part.prompt, loops=loops), part)
-        return _unrolled(model, part.prompt, loops, lambda outputs: _score(task, outputs, part))
+        return _unrolled(model, part.prompt, loops, lambda outputs: _score(task, outputs, part), count)
     if not supports_query_stream(model):
         return _score(task, _answer(lambda prompt: model(prompt, loops=loops, keep=loops), part), part)
     prompt = cast(Prompt, part.prompt)
     batch = len(prompt.xs)
     both = Prompt(torch.cat((prompt.xs, part.queries.xs)), torch.cat((prompt.ys, prompt.ys)))
     with query_stream(model, batch):
-        return _unrolled(model, both, loops, lambda outputs: _score(task, outputs[batch:], part))
+        return _unrolled(model, both, loops, lambda outputs: _score(task, outputs[batch:], part), count)
 
 
-def _unrolled(model: LoopedModel, prompt: AnyPrompt, loops: int, score: Callable[[Tensor], Tensor]) -> Tensor:
-    """What `score` makes of the model's answers after every loop."""
+def _unrolled(
+    model: LoopedModel,
+    prompt: AnyPrompt,
+    loops: int,
+    score: Callable[[Tensor], Tensor],
+    count: Callable[[], None],
+) -> Tensor:
+    """What `score` makes of the model's answers after every loop, each of which is counted."""
 
     def collect(state: Any, context: Any) -> Tensor:
+        count()
         return score(model.readout(state, context))
 
     context = model.embed(prompt)

@@ -18,6 +18,7 @@ from torch.autograd.functional import jvp
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Findings
+from looped.evaluation.errors import Progress, check_prompts, loop_counter
 from looped.evaluation.properties import reads_label
 from looped.functional.streams import generator_of, seeded
 from looped.models.base import LoopedModel, only_pairs
@@ -27,6 +28,8 @@ from looped.tasks.task import Task
 
 SLACK, ROUNDING = 1.05, 1e-7
 """A simpler algorithm is preferred when its distance is at most `SLACK` times the least, plus `ROUNDING`."""
+MOST = 1000
+"""More loops or steps are a typo: every loop is compared with every number of steps."""
 NAMED = 0.3
 """An algorithm further away than this is not the model's: the answer is `NONE`."""
 NONE = "none of these"
@@ -103,6 +106,7 @@ def identify(
     seed: int = 0,
     level: float = 0.9,
     algorithms: Sequence[Algorithm] = ALGORITHMS,
+    progress: Progress | None = None,
 ) -> Identification:
     """Compare every loop up to `loops` with 1 to `max_steps` steps of every algorithm, in float64.
 
@@ -115,25 +119,27 @@ def identify(
     check_loops(loops)
     if points < 3:
         raise ValueError(f"`points` must be at least 3, two examples and a query; got {points}.")
-    if prompts < 8:
-        raise ValueError(f"`prompts` must be at least 8, half to fit and half to judge; got {prompts}.")
+    check_prompts(prompts, least=8, why="half to fit and half to judge")
+    if loops > MOST:
+        raise ValueError(f"`loops` must be at most {MOST:,} here; got {loops}.")
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
-    if max_steps is not None and max_steps > 1000:
-        raise ValueError(f"`max_steps` must be at most 1,000; got {max_steps}.")
+    if max_steps is not None and max_steps > MOST:
+        raise ValueError(f"`max_steps` must be at most {MOST:,}; got {max_steps}.")
     model = model.double()
-    drawn = task.sample(batch=prompts, n=points, generator=generator_of(seed))
+    drawn = task.draw(batch=prompts, n=points, generator=generator_of(seed))
     prompt = only_pairs(drawn, "identify").to(next(model.parameters()).device).to(torch.float64)
     prompt.check_finite()
     by_loop, last = answers_of(model, prompt, loops), prompt.num_examples - 1
     other = prompt.rows(torch.arange(prompts, device=prompt.xs.device).roll(1))
     if reads_label(lambda shown: model(shown, loops=loops)[-1][:, -1:], prompt, other) == last:
         raise ValueError("the answer to the query changes with the query's own label. `looped check` says more.")
-    identified = []
+    identified, count = [], loop_counter(progress, loops)
     for loop, answers in enumerate(by_loop, 1):
         try:
             searched = _searched(loop, loops, max_steps)
             identified.append(_identify_loop(loop, prompt, answers, searched, algorithms, level, seed))
+            count()
         except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
             raise ValueError(
                 "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme size. "

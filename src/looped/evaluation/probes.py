@@ -14,7 +14,7 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
-from looped.evaluation.errors import weight_of
+from looped.evaluation.errors import check_prompts, weight_of
 from looped.evaluation.properties import reads_later
 from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
@@ -114,8 +114,7 @@ def probe(
     for name, value in {"hidden": hidden, "steps": steps, "batch": batch}.items():
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1; got {value}.")
-    if prompts < 2:
-        raise ValueError(f"`prompts` must be at least 2, for an interval; got {prompts}.")
+    check_prompts(prompts)
     weight = weight_of(model)
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
     first, second = (reader.sample(2, torch.Generator().manual_seed(stream(seed, part) % 2**32)) for part in "ab")

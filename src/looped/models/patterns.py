@@ -22,8 +22,10 @@ RowsIn = Float[Tensor, "*batch n width"]
 class Pattern(ABC):
     """The form of some of a head's matrices."""
 
-    free: ClassVar[Axes]
-    """The free weights by name, each with the lengths of its axes: `d`, or `width` for a whole row."""
+    @property
+    @abstractmethod
+    def free(self) -> Axes:
+        """The free weights by name, each with the lengths of its axes: `d`, or `width` for a whole row."""
 
     def shapes(self, d: int, width: int) -> dict[str, tuple[int, ...]]:
         """The shapes of the free weights by name."""

@@ -90,6 +90,9 @@ class Series:
     def from_data(data: Mapping[str, Any]) -> Series:
         """Read what `to_data` wrote."""
         names = [name for name in ("value", "low", "high") if name in data]
+        for name in names:
+            if not all(number is None or type(number) in (int, float) for number in data[name]):
+                raise ValueError(f"`{name}` of a series holds something that is no number")
         numbers = {name: tuple(math.inf if number is None else number for number in data[name]) for name in names}
         draws = tuple(map(_numbers, data["draws"])) if "draws" in data else None
         x, seed = tuple(data.get("x", ())), data.get("seed")

@@ -112,7 +112,7 @@ class Shifted(Task):
         self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
     ) -> Questions:
         """Examples, and the query of every position; without shifts exactly what the task samples."""
-        drawn = self.task.sample(batch=batch, n=n, generator=generator, dims=dims)
+        drawn = self.task.draw(batch=batch, n=n, generator=generator, dims=dims)
         if not isinstance(drawn, Prompt):
             raise ValueError(f"only tasks of pairs (x, y) can be shifted; {type(self.task).__name__} gives sequences.")
         if not self.shifts:

@@ -114,12 +114,17 @@ class TablePrior(Task):
     def error(  # type: ignore[override]
         self, outputs: Float[Tensor, "*loops_batch_and_outputs"], prompt: Prompt
     ) -> Float[Tensor, "*loops batch scored"]:
-        """Squared error of the mean; where a model in training gives quantiles too, plus their mean pinball loss."""
-        if not self.quantiles or outputs.ndim < prompt.ys.ndim + 2:
-            return super().error(outputs, prompt)
-        mean, quantiles = outputs[..., 0], outputs[..., 1:]
+        """Squared error of the mean; where a model in training gives quantiles too, plus their mean pinball loss.
+
+        A model may answer any number of the last pairs.
+        """
+        quantiles = self.quantiles and outputs.ndim >= prompt.ys.ndim + 2
+        mean = outputs[..., 0] if quantiles else outputs
         ys = prompt.ys[..., -mean.shape[-1] :].expand_as(mean)
-        return super().error(mean, prompt) + pinball(quantiles, ys, quantile_levels(self.quantiles)).mean(-1)
+        error = torch.nn.functional.mse_loss(mean, ys, reduction="none") / self.label_variance
+        if not quantiles:
+            return error
+        return error + pinball(outputs[..., 1:], ys, quantile_levels(self.quantiles)).mean(-1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.prompt import Prompt, Sequence
+from looped.functional.memory import check_memory
+from looped.prompt import AnyPrompt, Prompt, Sequence
 from looped.tasks.questions import Questions
+
+MOST_POINTS = 10**5
+"""More pairs in a prompt than this are a typo: no model here reads them in seconds."""
+FLOAT = 4
+"""Bytes of a number, at least."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +54,34 @@ class Task(ABC):
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """`batch` prompts of `n` pairs on the generator's device; only the first `dims` coordinates are active."""
 
+    def draw(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> AnyPrompt:
+        """What `sample` gives, if that is of the size that was asked for and the machine has room for it."""
+        if n > MOST_POINTS:
+            raise ValueError(f"a prompt may have at most {MOST_POINTS:,} pairs, `points`; got {n}.")
+        size, remedy = f"{batch:,} prompts of {n:,} pairs", "Ask for fewer prompts, or for shorter ones."
+        check_memory(FLOAT * batch * n * (self.d + 1), size, remedy)
+        prompt = self.sample(batch=batch, n=n, generator=generator, dims=dims)
+        if isinstance(prompt, Prompt) and tuple(prompt.places) != (batch, n):
+            got = " x ".join(map(str, prompt.places))
+            raise ValueError(
+                f"`sample` of {type(self).__name__} must give {size}, the query included; got {got}. Return `batch` "
+                "prompts of `n` pairs."
+            )
+        return prompt
+
     def check(self, generator: torch.Generator, *, batch: int, n: int) -> None:
         """Refuse a task whose own numbers are not finite: no learning rate helps against that."""
         if not (math.isfinite(self.label_variance) and self.label_variance > 0):
             raise ValueError(
                 f"`label_variance` of {type(self).__name__} must be a number above 0; got {self.label_variance}."
             )
-        self.sample(batch=batch, n=n, generator=generator).check_finite()
+        self.draw(batch=batch, n=n, generator=generator).check_finite()
 
     def questions(
         self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None
     ) -> Questions:
         """What an evaluation asks; here the prompts of `sample`, each x its own query."""
-        return Questions(self.sample(batch=batch, n=n, generator=generator, dims=dims))
+        return Questions(self.draw(batch=batch, n=n, generator=generator, dims=dims))
 
     def labels(self, xs: Float[Tensor, "batch n d"], truth: Mapping[str, Tensor]) -> Float[Tensor, "batch n"]:
         """The labels of the functions in `truth` at any `xs`, without noise; where `truth` is the whole function."""
@@ -76,7 +97,13 @@ class Task(ABC):
 
         A decoder answers at every position; a model that reads the last pair as its query answers only there.
         """
-        ys = prompt.ys[..., -outputs.shape[-1] :].expand_as(outputs)
+        scored, n = outputs.shape[-1], prompt.num_examples
+        if scored not in (1, n):
+            raise ValueError(
+                f"a model answers each of the {n} pairs of a prompt, or the last one alone; this one gives {scored} "
+                "numbers. One that answers a vector needs a task whose `error` reads one."
+            )
+        ys = prompt.ys[..., -scored:].expand_as(outputs)
         # one operation forward and one backward, where (outputs - ys).square() takes two and three
         return torch.nn.functional.mse_loss(outputs, ys, reduction="none") / self.label_variance
 

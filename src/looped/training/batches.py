@@ -105,7 +105,7 @@ class Batches:
         if self.pool is not None:
             rows = torch.randint(config.pool or 0, (config.batch,), generator=generator, device=self.device)
             return self.pool[index].rows(rows)
-        prompt = self.task.sample(batch=config.batch, n=config.points, generator=generator, dims=now.dims)
+        prompt = self.task.draw(batch=config.batch, n=config.points, generator=generator, dims=now.dims)
         return prompt.to(self.dtype)
 
     def _draw_pool(self, seeds: Sequence[int]) -> list[AnyPrompt] | None:
@@ -113,7 +113,7 @@ class Batches:
             return None
         generators = [torch.Generator(self.device).manual_seed(stream(seed, "pool")) for seed in seeds]
         size = {"batch": self.config.pool, "n": self.config.points}
-        return [self.task.sample(**size, generator=generator).to(self.dtype) for generator in generators]
+        return [self.task.draw(**size, generator=generator).to(self.dtype) for generator in generators]
 
     def _points(self, step: int) -> int:
         schedule, points = self.config.active_points, self.config.points

@@ -71,7 +71,7 @@ def few_prompts(model: LoopedModel, experiment: Experiment, index: int) -> AnyPr
     weight, config = next(model.parameters()), experiment.train
     generator = torch.Generator(weight.device).manual_seed(stream(index, "joining"))
     size = min(config.batch, MAX_BATCH)
-    return experiment.task.sample(batch=size, n=config.points, generator=generator).to(weight.dtype)
+    return experiment.task.draw(batch=size, n=config.points, generator=generator).to(weight.dtype)
 
 
 def _measured(model: LoopedModel, experiment: Experiment, prompts: Sequence[AnyPrompt]) -> list[list[Tensor]]:

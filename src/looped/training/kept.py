@@ -65,7 +65,7 @@ def locate(path: str | Path, *, beside: Path | None = None) -> Path:
     path = Path(path)
     if os.path.exists(path):
         return path
-    near = path if beside is None else beside / path
+    near = path if beside is None or not is_plain(str(path)) else beside / path  # a name leads nowhere else
     found = kept_models().get(str(path), near if os.path.exists(near) else path)
     shipped = store() / path
     if found.parent == LOCAL and is_kept(shipped) and not os.path.samefile(found, shipped):

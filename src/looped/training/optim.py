@@ -4,6 +4,7 @@
 
 import itertools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -204,6 +205,13 @@ class Optimizers:
             for parameter, key in itertools.product(optimizer.state, keys):
                 if key not in optimizer.state[parameter]:
                     raise KeyError(f"optimizer/{self.names[parameter]}/{key}")
+
+    def check_complete(self, fresh: Mapping[str, Tensor]) -> None:
+        """A KeyError that names a weight which has no state and yet is not as `fresh`, so that it has been trained."""
+        stated = {parameter for optimizer, _ in self.rated for parameter in optimizer.state}
+        for parameter, name in self.names.items():
+            if parameter not in stated and not torch.equal(parameter, fresh[name]):
+                raise KeyError(f"optimizer/{name}")
 
 
 def muon_matrices(model: nn.Module, *, stacked: bool = False) -> list[tuple[nn.Parameter, int]]:

@@ -24,11 +24,12 @@ from torch import Tensor, nn
 
 from looped.config import code_of, code_places, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable, training
-from looped.files import log, parse_json, quoted, read_json, read_tensors, regular, write_bytes, write_json
+from looped.files import log, parse_json, quoted, read_about, read_json, read_tensors, regular, write_bytes, write_json
 from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 from looped.training.folder import Checkpoint, Folder, begin, checkpoint_path, read_checkpoint
+from looped.training.footprint import check_weights_fit
 from looped.training.kept import PRETRAINED, hint, is_kept, locate, refuse_missing_weights, refuse_training
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -112,6 +113,14 @@ class Run(Folder):
         return longer
 
     @property
+    def edited(self) -> bool:
+        """Whether the config is another than the last checkpoint was written under; damage is found elsewhere."""
+        with contextlib.suppress(ValueError, IndexError):
+            about = read_about(checkpoint_path(self.path, self.steps[-1]))
+            return about.get("experiment", "") not in ("", *self.known_hashes())
+        return False
+
+    @property
     def resume(self) -> str:
         """How to continue the training, for messages."""
         files = "".join(f" --code {shlex.quote(file)}" for file in code_places(self.setup).values())
@@ -146,6 +155,7 @@ class Run(Folder):
 
     def model_of(self, checkpoint: Checkpoint | None, device: torch.device | str = "cpu") -> LoopedModel:
         """The model with a checkpoint's weights, in evaluation mode."""
+        check_weights_fit(self.setup.model)
         model = self.setup.model.build().to(device)
         if checkpoint and checkpoint.experiment not in ("", *self.known_hashes()):
             log.warning(f"looped: {self.path / 'config.json'} is not the one its weights were trained under.")

@@ -23,6 +23,7 @@ from looped.training.draws import add_noise
 from looped.training.dropout import add_dropout
 from looped.training.engine import Plain, check_engine, choose
 from looped.training.folder import Checkpoint, checkpoint_path, traceless
+from looped.training.footprint import IN_TRAINING, check_step_fits, check_weights_fit
 from looped.training.joining import NotStackable, draws_random_numbers, few_prompts, join_models
 from looped.training.kept import locate, refuse_training
 from looped.training.notebook import notebook_progress
@@ -186,7 +187,11 @@ class Trainer(TrainingLoop):
         # `train.start` is a name: which weights it meant is part of what the run records
         known = self.runs[0].provenance() if self.runs[0].steps else {}
         self.began: dict[str, Any] = {key: value for key, value in known.items() if key == "start"}
+        if device.type == "cpu":
+            check_weights_fit(self.experiment.model, copies=IN_TRAINING * len(runs))
         models = [self._build(seed) for seed in self.seeds]
+        if device.type == "cpu":  # a GPU says at once what it has no room for, and our kernels keep less
+            check_step_fits(models[0], self.experiment, len(models))
         self.model = join_models(models, self.experiment) if self.stacked else models[0]
         self.draws = GlobalStream(self.seeds[0], "draws", device)
         self.batches = Batches(self.experiment, self.seeds, device=device, dtype=self.dtype, causal=self.model.causal)
@@ -329,8 +334,11 @@ class Trainer(TrainingLoop):
                 check_weights(checkpoint.part(part), self.weights(), checkpoint_path(run.path, checkpoint.step))
             if not checkpoint.part("optimizer"):
                 raise KeyError("optimizer")
+        before = {name: value.clone() for name, value in self.weights().items()}
         self.model.load_state_dict(parts_of(checkpoints, "model", self.device))
         self.optimizers.load(parts_of(checkpoints, "optimizer", self.device))
+        if self.config.start is None:  # else `before` is not what it started from
+            self.optimizers.check_complete(before)
         for index, checkpoint in enumerate(checkpoints):
             self.batches.generators[index].set_state(checkpoint.tensors["generator"])
             self.sums[:, index] = checkpoint.tensors["sums"].to(self.device)

@@ -25,15 +25,19 @@ START = """# All figures
 `looped list figures` shows the same, and [Figures](figures.md) says what the scales and verdicts
 mean.
 
-- *scale*: the largest one with a result of today's settings. At `cpu` scale claims of
-  papers are not judged.
-- *seeds*: trained models of each cell (`chen24.fig1`: trials).
-- *training*: of all models behind the figure, some of which other figures show too; "?" where the
-  result does not say. Trainings that shared a GPU count for their part.
-- *still needed*: at the paper's scale. Minutes are predicted for {device}, one training at a
-  time, from trainings of similar size; "?" where there is none. A training that several figures
-  lack counts for each. "At home" are trainings that are done; the figure is to be measured.
-- *ours*: the mean, with the range over seeds, or with one seed a 90% interval over prompts.
+The columns mean:
+
+- *scale*: the largest scale at which the figure was measured with today's settings. Claims of
+  papers are judged at `paper` scale; `cpu` scale gives a preview.
+- *seeds*: how many models were trained for each cell of the figure (`chen24.fig1`: trials).
+- *training*: how long all models behind the figure were trained, some of which other figures show
+  too; "?" where the result does not say. Trainings that shared a GPU count for their part of it.
+- *still needed*: what is missing for a result at the paper's scale. Minutes are predicted for
+  {device}, one training at a time, from trainings of similar size; "?" where there is none.
+  A training that several figures lack counts for each. "At home" means that trainings are done and
+  the figure is still to be measured.
+- *ours*: the mean, with the range over seeds in brackets; with one seed, a 90% interval over
+  prompts.
 """
 
 
@@ -49,14 +53,14 @@ def page(facts: Sequence[FigureFacts]) -> str:
     parts = [START.format(count=count, total=total, device=device)]
     for paper, group in groupby(facts, key=lambda fact: fact.name.partition(".")[0] if fact.in_print else ""):
         chosen = list(group)
-        parts.append(f"## {paper or 'Beside them'}\n")
+        parts.append(f"## {paper or 'Studies beside the papers'}\n")
         parts.append(_table(("figure", "what", "scale", "claims", "seeds", "training", "still needed"), _lines(chosen)))
         if numbers := [
             (fact.name, entry.what, entry.number, entry.ours or "-", fact.scale_text)
             for fact in chosen
             for entry in fact.published
         ]:
-            parts.append("Numbers in print beside ours:\n")
+            parts.append("Numbers printed in the paper, beside ours:\n")
             parts.append(_table(("figure", "of", "in print", "ours", "scale"), numbers))
     return "\n".join(parts)
 

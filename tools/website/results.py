@@ -95,7 +95,7 @@ def _image(file: Path, title: str) -> str:
     width, height = re.findall(r'(?:width|height)="([\d.]+)pt"', file.read_text()[:3000])
     return (
         f'<img class="figure" src="@assets/{file.name}" alt="{html.escape(title)}" loading="lazy" '
-        f'width="{float(width):.0f}" height="{float(height):.0f}">'
+        f'width="{float(width):.0f}" height="{float(height):.0f}" style="--drawn: {float(width):.0f}px">'
     )
 
 
@@ -117,7 +117,7 @@ def _row(
     picture: str = "",
 ) -> str:
     small = "".join(f"<p class='soft'>{_words(note)}</p>" for note in notes if note)
-    details = f"<details><summary>how it was measured</summary>{small}</details>" if small else ""
+    details = f"<details><summary>what was measured, and how</summary>{small}</details>" if small else ""
     numbers = "".join(f'<td class="number" data-label="{label}">{text}</td>' for label, text in (second, third))
     return (
         f'<tr><td><code class="name">{name}</code>{form}<p>{_words(statement)}</p>{details}</td>{numbers}'

@@ -165,6 +165,7 @@ def _evaluation(name: str, result: Evaluation, d: int, figures: Figures) -> dict
         "d": d,
         "k": k,
         "last_k": model.x[-1],
+        "xs": model.x,
         "model": _cell(model, k),
         "baselines": sorted(
             (_cell(curve, k) for curve in others), key=lambda cell: (math.isnan(cell["mean"]), cell["mean"])
@@ -225,5 +226,5 @@ def _plain(value: Any) -> str:
         inside = ", ".join(f"{key}={_plain(item)}" for key, item in value.items() if key != "type")
         return f"{_class(value['type'])}({inside})" if "type" in value else inside
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_plain, value))
+        return ", ".join(map(_plain, value)) or "none"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -46,7 +46,7 @@ function canvas(svg, height) {
  */
 function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, title, span = null, empty = "" }) {
   const { width, height } = canvas(svg, 168);
-  const left = 44, right = width - 10, top = 8, bottom = height - 30;
+  const left = 50, right = width - 10, top = 8, bottom = height - 30;
   const values = [...lines.flatMap((line) => [...line.values]), ...levels.map((level) => level.value)];
   const sound = values.filter((value) => Number.isFinite(value) && value > 0);
   const low = span ? span[0] : Math.max(floor, Math.min(...sound, 1) / 1.3);

@@ -90,7 +90,7 @@ class Plane {
       for (const [from, to] of [[-reach, -this.trained], [this.trained, reach]]) {
         draw(svg, "rect", { class: "outside", x: x(from), y: 0, width: x(to) - x(from), height: floor });
       }
-      ["outside the", "x it was", "trained on"].forEach((words, index) => {
+      ["x outside", "its training"].forEach((words, index) => {
         draw(svg, "text", { class: "tick", x: 6, y: 15 + 13 * index }, words);
         draw(svg, "text", { class: "tick", x: width - 6, y: 15 + 13 * index, "text-anchor": "end" }, words);
       });

@@ -29,6 +29,7 @@ class TrainingLoop(ABC):
         self.earlier: dict[str, Any] = {}
         """The provenance that earlier processes left."""
         self.started = self.saved_at = time.monotonic()
+        current_commit()  # found now: sources may be edited while it trains
 
     @abstractmethod
     def step(self, now: int) -> None:

@@ -37,7 +37,7 @@ class Splits:
     By rows to learn from, for every predictor: `loss`, the mean over tables, with its interval over splits; `rank`
     among all predictors, and `best_on`, the share of tables where its mean loss is the least. For every predictor and
     table `table_loss`. For the looped transformer `margin`, the loss of the baseline with the best mean minus its own,
-    `ratio`, its own over that one, and `loss_by_loops`.
+    `ratio`, its own over that one, and `loss_by_loops`, on the first split.
     """
 
     tables: tuple[str, ...]
@@ -80,14 +80,15 @@ class Splits:
         everyone = (LOOPED, *self.RIVALS)
         shape = (len(self.tables), len(self.rows), self.splits)
         loss = {who: np.full(shape, np.nan) for who in everyone}
-        coverage, looped = np.full(shape, np.nan), np.full((len(LOOPS), *shape), np.nan)
+        coverage, looped = np.full(shape, np.nan), np.full((len(LOOPS), *shape[:2]), np.nan)
         for place, drawn in self.places(context):
             answered = {LOOPED: self.ours(model, drawn)} | {who: self.rival(who, drawn) for who in self.RIVALS}
             for who, values in answered.items():
                 loss[who][place] = self.loss(drawn, values)
             coverage[place] = self.covered(drawn, answered[LOOPED])
-            for index, loops in enumerate(LOOPS):
-                looped[(index, *place)] = self.loss(drawn, self.ours(model, drawn, loops))
+            if place[-1] == 0:
+                for index, loops in enumerate(LOOPS):
+                    looped[(index, *place[:2])] = self.loss(drawn, self.ours(model, drawn, loops))
         return self.collected(loss, coverage, looped)
 
     def places(self, context: Context):
@@ -131,7 +132,7 @@ class Splits:
         self.add(measured, Cell(model=LOOPED), "ratio", own / best, self.seed)
         if not np.isnan(coverage).all():
             self.add(measured, Cell(model=LOOPED), "coverage", np.nanmean(coverage, 0), self.seed)
-        for count, values in zip(self.rows, np.nanmean(looped, (1, 3)).T, strict=True):
+        for count, values in zip(self.rows, np.nanmean(looped, 1).T, strict=True):
             cell = Cell(model=LOOPED, rows=count)
             measured.add(cell, "loss_by_loops", values.tolist(), x=LOOPS, seed=self.seed)
         return measured
@@ -161,13 +162,15 @@ class Regressions(Splits):
         return answers(name, rows, self.folds)
 
     def ours(self, model: LoopedModel, rows: Split, loops: int | None = None) -> Float[np.ndarray, "tests outputs"]:
-        """The mean, and the 5% and 95% quantiles."""
+        """The mean; after the trained loops the 5% and 95% quantiles too."""
         from looped.estimator import InContextRegressor
 
         fitted = InContextRegressor(model, loops=loops).fit(rows.xs, rows.ys)
         with warnings.catch_warnings():  # of rows far outside, which count like all others
             warnings.simplefilter("ignore", UserWarning)
             means = fitted.predict(rows.test_xs)[:, None]
+            if loops is not None:
+                return means
             return np.concatenate([means, fitted.predict(rows.test_xs, quantiles=(0.05, 0.95))], 1)
 
     def loss(self, rows: Split, values: Float[np.ndarray, "tests outputs"]) -> float:

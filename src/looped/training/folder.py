@@ -215,6 +215,7 @@ def traceless(paths: Sequence[Path]) -> Iterator[None]:
             LookupError,
             AttributeError,
             ArithmeticError,
+            SystemExit,  # of a user's own code
         ) as error:
             for path in [] if isinstance(error, Busy) else filter(Path.exists, new):
                 # under the lock: another process may just have begun to train there

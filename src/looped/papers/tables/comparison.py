@@ -6,7 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -215,9 +215,9 @@ class Classifications(Splits):
         return float(np.log(mixed[np.arange(len(place)), place]).sum() / np.log(shares[place]).sum())
 
 
-SMOKE = {"rows": (20, 40, 100), "splits": 1, "tests": 20, "folds": 2}
-CPU = {"splits": 5}
-PAPER = {"rows": (20, 40, 100, 300), "splits": 10}
+SMOKE: dict[str, Any] = {"rows": (20, 40, 100), "splits": 1, "tests": 20, "folds": 2}
+CPU: dict[str, Any] = {"splits": 5}
+PAPER: dict[str, Any] = {"rows": (20, 40, 100, 300), "splits": 10}
 CLASSES = tuple(name for name in DEVELOPMENT if name not in NUMBERS)
 
 

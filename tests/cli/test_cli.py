@@ -224,7 +224,8 @@ def test_report_over_runs(call, folder, tmp_path):
     call("evaluate", folder, "--prompts", 8, "--quiet")
     code, out, error = call("report", tmp_path, "--out", tmp_path / "page.html", "--json")
     assert (code, error) == (0, "")
-    assert json.loads(out) == {"report": str(tmp_path / "page.html"), "runs": [str(folder)], "sweeps": []}
+    page = str(tmp_path / "page.html")
+    assert json.loads(out) == {"report": page, "runs": [str(folder)], "runs_left_out": 0, "sweeps": []}
     assert "<html" in (tmp_path / "page.html").read_text()
 
 

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+import looped
 from looped import keeping
 from looped.cli import main
 from looped.training import kept
@@ -92,7 +93,7 @@ def test_keep_that_is_stopped_leaves_no_folder(call, run, tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(keeping, "record", stop)
-    assert call("keep", run, "--out", tmp_path / "models", *FEW) == (1, "", "looped: stopped.\n")
+    assert call("keep", run, "--out", tmp_path / "models", *FEW) == (1, "", f"looped: {looped.STOPPED}\n")
     assert not list(tmp_path.iterdir())
 
 
@@ -113,8 +114,8 @@ def test_list_shows_the_kept_models(call, store):
     assert facts["seconds"] == Run.open(name).provenance()["train_seconds"]
     code, out, _ = call("list", "models")
     shown = " ".join(out.split())
-    assert "LinearRegression(d=3, noise=0.0)" in shown
-    assert "error after 4 loops" in shown
+    assert "model task parameters weights loops error training yang24.linear LinearRegression" in shown
+    assert "at k=6" in shown
     assert call("list", "models", "--quiet")[1].split() == ["models", "yang24.linear"]
     (store / "yang24.linear" / "kept.json").write_text("{")
     code, out, error = call("list", "models")

@@ -24,6 +24,7 @@ EXAMPLES = {
 """For most entry points 30; fewer where each takes a tenth of a second."""
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", ENTRIES)
 def test_bad_input_is_answered_or_refused_in_one_line(name, tmp_path):
     count = EXAMPLES.get(name, 30)

@@ -76,7 +76,7 @@ def evaluate(
             "`--all-baselines` cannot go with a shift of the query: every position then has its own query, and "
             f"{', '.join(slow)} would be fitted again for each, which takes hours. Leave one of the two out."
         )
-    with progress_lines(quiet=quiet or json, transient=not slow, yes=yes) as report:
+    with progress_lines(quiet=quiet, transient=not slow, yes=yes) as report:
         baselines = {} if no_baselines else None
         if slow:
             answers = {title: cached(title, baseline, progress=report) for title, baseline in slow.items()}

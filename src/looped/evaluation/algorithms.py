@@ -51,6 +51,11 @@ class Algorithm:
             shown = Prompt(torch.cat([prompt.xs[:, :-1], query[:, None]], 1), prompt.ys)
             with torch.enable_grad():
                 predictions = predict(shown, steps) if iterates else predict(shown)
+                if predictions.shape != query.shape[:1]:
+                    raise ValueError(
+                        f"`{predict.__name__}` must answer the query of each of the {len(query)} prompts with one "
+                        f"number; got the shape {tuple(predictions.shape)}."
+                    )
                 (slope,) = torch.autograd.grad(predictions.sum(), query)
             return Answers(predictions.detach(), slope)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import Activation, Block, LayerNorm, Linear, gelu
 from looped.models.decoder import Context, batch_axis, interleave
-from looped.models.loop import check_layers
+from looped.models.loop import check_layers, check_positions
 from looped.prompt import AnyPrompt, Sequence
 
 
@@ -84,6 +84,7 @@ class AlgoFormerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_positions(self.positions)
         for name in ("d", "outputs", "width", "positions"):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
 from looped.models.injections import INJECTIONS
-from looped.models.loop import State, check_layers
+from looped.models.loop import State, check_layers, check_positions
 from looped.prompt import AnyPrompt, Prompt
 
 
@@ -45,6 +45,7 @@ class DecoderConfig(ModelConfig):
             if getattr(self, name) < 1:
                 raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
         check_layers(self.layers)
+        check_positions(self.positions)
         if self.width % self.heads:
             raise ValueError(f"`width` must be a multiple of heads={self.heads}; got {self.width}.")
 

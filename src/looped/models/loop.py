@@ -21,6 +21,9 @@ MOST_LOOPS = 10**5
 MOST_LAYERS = 1000
 """More layers with weights of their own than this are a typo: building them alone would take minutes."""
 
+MOST_POSITIONS = 10**6
+"""More positions than this are a typo: nobody attends over so many tokens."""
+
 
 def check_loops(loops: int, **windows: int | None) -> None:
     """Refuse a loop count that is below 1 or absurdly large, and any window longer than it."""
@@ -37,6 +40,12 @@ def check_layers(layers: int) -> None:
     """Refuse an absurd number of layers, before each is built."""
     if layers > MOST_LAYERS:
         raise ValueError(f"`layers` must be at most {MOST_LAYERS:,}; got {layers}.")
+
+
+def check_positions(positions: int) -> None:
+    """Refuse an absurd number of learned positions."""
+    if positions > MOST_POSITIONS:
+        raise ValueError(f"`positions` must be at most {MOST_POSITIONS:,}; got {positions}.")
 
 
 def unroll(

@@ -121,7 +121,8 @@ class InContextEstimator(BaseEstimator):
         else:
             X = validate_data(self, X, reset=False, **ACCEPTED)
         read = self._columns(X)
-        _warn_of_far_rows(self._xs, read)
+        if isinstance(self.model_, TableTransformer):  # a decoder or a construction may grow as the function does
+            _warn_of_far_rows(self._xs, read)
         ys, xs, queries = self._tensor(self._ys), self._features(self._xs), self._features(read)
         for rows in self._subsets:
             answers = [self._answers(xs[rows], ys[:, rows], part) for part in queries.split(self.batch)]

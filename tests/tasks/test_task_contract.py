@@ -15,6 +15,7 @@ from looped.tasks.gaussian_process import GaussianProcess
 from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.tasks.sequences import AutoRegression, ChainOfThought, RepresentationRegression
 from looped.tasks.shifts import NoisyOutputs, ScaledX, Shifted, SkewedCovariance
+from looped.tasks.table_prior import ClassPrior
 from looped.tasks.task import Task
 from looped.tasks.vector_generation import VectorGeneration
 
@@ -79,7 +80,9 @@ def labels(prompt):
 
 
 def right_answers(task, prompt):
-    """What has no error: the labels, or a vector whose label is the last one."""
+    """What has no error: the labels, log-odds that are certain, or a vector whose label is the last one."""
+    if isinstance(task, ClassPrior):
+        return 100 * (2 * labels(prompt) - 1)
     return prompt.ys[:, -1:] * prompt.truth["w"] if isinstance(task, VectorGeneration) else labels(prompt)
 
 
@@ -148,11 +151,14 @@ def test_declared_label_variance_is_the_measured_one_and_zero_scores_one(task):
 
 @every_task
 def test_labels_have_mean_zero(task):
-    """Else predicting zero would be no sensible unit; states of a network after leaky ReLU have a mean, and say so."""
+    """Else predicting zero would be no sensible unit; states of a network after leaky ReLU have a mean, and say so.
+
+    Of one class against the rest the labels are 0 and 1, and an answer of zero means that both are as likely.
+    """
     prompt = draw(task, batch=20_000, n=3, seed=1)
     by_prompt = scored(prompt, labels(prompt))
     zero = abs(by_prompt.mean().item()) < 4 * by_prompt.std().item() / len(by_prompt) ** 0.5
-    assert zero != isinstance(task, ChainOfThought)
+    assert zero != isinstance(task, ChainOfThought | ClassPrior)
 
 
 @every_task

@@ -20,7 +20,7 @@ from looped.models.kernel_transformer import query_covariates
 from looped.models.patterns import CovariateScores, LabelValue
 from looped.recipes import recipes
 from looped.tasks.regression import SparseRegression
-from looped.tasks.table_pieces import Classes, Columns, Noise, Trees
+from looped.tasks.table_pieces import Classes, Columns, Noise, OneClass, Trees
 from looped.training.run import Run, save_model
 from looped.training.trainer import Trainer, train
 from tasks.tiny_text import write
@@ -33,9 +33,11 @@ BASES = {
     "yang24.linear_published": {"train.depth.every": 2, "train.depth.by": 1, "train.active_points": None},
     "gatmiry24.looped": {"train.optimizer.schedule.share": 0.2},
     "explorer.curves": {"train.active_points": {"type": "Ramp", "start": 2, "stop": 5, "share": 0.5}},
+    "tables.classifier": {"train.lengths": [4, 5]},
     "tables.regressor": {"train.lengths": [4, 5]},
 }
 """What some recipes need besides, so that six steps show what a field does."""
+PRIORS = ("TablePrior", "ClassPrior")
 HALF = {"type": "looped.tasks.gaussian_process:Part", "kernel": "looped.functional.kernels:exp", "weight": 0.5}
 VALUES = {
     ("Experiment", "task"): SparseRegression(d=3, nonzero=2),
@@ -57,14 +59,25 @@ VALUES = {
     ("Translation", "corpus"): "iwslt",
     ("Translation", "split"): "val",
     ("Translation", "limit"): 3,
-    ("TablePrior", "columns"): Columns(plain=0.0),
-    ("TablePrior", "functions"): [Trees()],
-    ("TablePrior", "noise"): Noise(most=0.1),
+    **{(prior, "columns"): Columns(plain=0.0) for prior in PRIORS},
+    **{(prior, "functions"): [Trees()] for prior in PRIORS},
+    **{(prior, "noise"): Noise(most=0.1) for prior in PRIORS},
     ("TablePrior", "targets"): [Classes()],
+    ("ClassPrior", "targets"): [OneClass(inner=1.0)],
+    ("OneClass", "inner"): 1.0,
     ("Columns", "plain"): 0.0,
     ("Network", "activation"): "tanh",
-    **{("TablePrior", name): 1.0 for name in ("irrelevant", "blended")},
-    **dict.fromkeys((("Columns", "correlated"), ("Columns", "missing"), ("Noise", "heavy"), ("Number", "skewed")), 1.0),
+    **{(prior, name): 1.0 for prior in PRIORS for name in ("irrelevant", "blended")},
+    **dict.fromkeys(
+        (
+            ("Columns", "correlated"),
+            ("Columns", "clustered"),
+            ("Columns", "missing"),
+            ("Noise", "heavy"),
+            ("Number", "skewed"),
+        ),
+        1.0,
+    ),
     ("Classes", "two"): 0.0,
     ("TableTransformerConfig", "width"): 12,
     ("TableTransformerConfig", "heads"): 4,
@@ -143,7 +156,8 @@ REFUSED = {
     *((kind, "d") for kind in ("KernelTransformerConfig", "AlgoFormerConfig", "DecoderConfig")),
     ("RecurrentDepthConfig", "d"),
     ("TrainConfig", "gradient"),  # beside `grad`
-    *((kind, name) for kind in ("TablePrior", "TableTransformerConfig") for name in ("d", "quantiles")),
+    *((kind, name) for kind in (*PRIORS, "TableTransformerConfig") for name in ("d", "quantiles")),
+    ("TableTransformerConfig", "answers"),  # of the regressor, which has quantiles
     *(("AlgoFormerConfig", name) for name in ("outputs", "vocabulary", "read", "causal", "inject")),
     ("Translation", "vocabulary"),
     ("MixedProcess", "kernel"),

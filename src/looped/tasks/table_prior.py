@@ -137,6 +137,11 @@ class ClassPrior(TablePrior):
 
     targets: tuple[Target, ...] = (OneClass(),)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quantiles:
+            raise ValueError(f"answers that are log-odds have no `quantiles`; got {self.quantiles}. Set it to 0.")
+
     @property
     def label_variance(self) -> float:
         """The share of ones, as measured."""

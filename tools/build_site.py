@@ -124,7 +124,8 @@ def _target(link: str, name: str, assets: Path) -> str:
         return path.removesuffix(".md") + ".html" + hash_sign + place
     source = (DOCS / name).parent / path
     if path.startswith("../results/figures/"):
-        source = source.with_suffix(".svg")
+        drawn = source.with_suffix(".svg")
+        source = drawn if drawn.exists() else source  # some large ones are kept as PNG alone
     if source.suffix == ".svg" and source.parent.name == "figures":
         (assets / source.name).write_text(adaptive(source.read_text()))
     else:

@@ -104,7 +104,7 @@ def test_keep_refuses_what_is_there_and_what_is_no_run(refused, run, store):
     assert files(store) == before
 
 
-def test_list_shows_the_kept_models(call, store):
+def test_list_shows_the_kept_models(call, store, monkeypatch):
     code, out, _ = call("list", "models", "--json")
     assert code == 0
     [(name, facts)] = json.loads(out)["models"].items()
@@ -112,6 +112,7 @@ def test_list_shows_the_kept_models(call, store):
     assert [(one["loops"], one["x"]) for one in facts["errors"]] == [(4, 3), (4, 6), (8, 3), (8, 6)]
     assert all(one["low"] <= one["mean"] <= one["high"] for one in facts["errors"])
     assert facts["seconds"] == Run.open(name).provenance()["train_seconds"]
+    monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = call("list", "models")
     shown = " ".join(out.split())
     assert "model task parameters weights loops error training yang24.linear LinearRegression" in shown

@@ -14,7 +14,8 @@ from tasks import tiny_tables, tiny_text
 STUDIES = studies()
 
 
-@pytest.fixture(scope="module", params=STUDIES)
+# the tests of a study are a group, so that it is measured by one worker alone
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in STUDIES])
 def measured(request, tmp_path_factory):
     """A study with its result at smoke scale, on small text and small tables where it reads some."""
     folder = tmp_path_factory.mktemp("study")

@@ -281,10 +281,8 @@ def test_a_stack_left_at_different_steps_goes_back_to_the_last_common_one(tmp_pa
             if done == stop:
                 signal.raise_signal(signal.SIGINT)
 
-        if stop == 4:
-            with pytest.raises(Interrupted):
-                train_seeds(changed(keep_checkpoints=1), [0, 1], out=out, progress=keep_old)
-        else:
+        # in the last step the training ends, and then the signal is handed on
+        with pytest.raises(Interrupted if stop == 4 else KeyboardInterrupt):
             train_seeds(changed(keep_checkpoints=1), [0, 1], out=out, progress=keep_old)
         first, second = (Run.open(out / run.path.name) for run in unbroken)
         for file, content in kept.items():  # nothing is dropped before all have the new one

@@ -154,10 +154,10 @@ def run_pool(trials: Mapping[int, Trial], executor: Executor, tell: Tell, pool: 
             for index, before in flying.items():
                 if _locked_at(trials[index]) != before:
                     ended(index, "running")
-    if unsaved:
-        raise NotSaved(unsaved)
-    if deadline is not None:
-        raise Interrupted("")
+        if unsaved:
+            raise NotSaved(unsaved)
+        if deadline is not None:
+            raise Interrupted("")
 
 
 def _run_stack(members: Mapping[int, Trial], left: Sequence[int], executor: Executor, tell: Tell) -> None:

@@ -168,9 +168,10 @@ def test_a_signal_saves_says_how_to_go_on_and_handlers_come_back(tmp_path, numbe
     assert signal.getsignal(number) is before
 
 
-def test_a_stop_at_the_last_step_is_no_interruption(tmp_path):
-    run = train(experiment(), out=tmp_path, progress=stop_at(12))
-    assert run.latest().finished
+def test_a_stop_at_the_last_step_lets_the_training_end_and_is_handed_on(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        train(experiment(), out=tmp_path, progress=stop_at(12))
+    assert Run.open(tmp_path / experiment().folder).latest().finished
 
 
 def test_training_outside_the_main_thread_hears_no_signals(tmp_path):

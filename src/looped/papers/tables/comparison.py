@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -31,7 +31,7 @@ LOOPS = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Splits:
+class Splits(ABC):
     """Losses on random splits of every table, the same rows for all predictors.
 
     By rows to learn from, for every predictor: `loss`, the mean over tables, with its interval over splits; `rank`
@@ -81,14 +81,16 @@ class Splits:
         shape = (len(self.tables), len(self.rows), self.splits)
         loss = {who: np.full(shape, np.nan) for who in everyone}
         coverage, looped = np.full(shape, np.nan), np.full((len(LOOPS), *shape[:2]), np.nan)
-        for place, drawn in self.places(context):
-            answered = {LOOPED: self.ours(model, drawn)} | {who: self.rival(who, drawn) for who in self.RIVALS}
-            for who, values in answered.items():
-                loss[who][place] = self.loss(drawn, values)
-            coverage[place] = self.covered(drawn, answered[LOOPED])
-            if place[-1] == 0:
-                for index, loops in enumerate(LOOPS):
-                    looped[(index, *place[:2])] = self.loss(drawn, self.ours(model, drawn, loops))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of rows far outside, which count like all others
+            for place, drawn in self.places(context):
+                answered = {LOOPED: self.ours(model, drawn)} | {who: self.rival(who, drawn) for who in self.RIVALS}
+                for who, values in answered.items():
+                    loss[who][place] = self.loss(drawn, values)
+                coverage[place] = self.covered(drawn, answered[LOOPED])
+                if place[-1] == 0:
+                    for index, loops in enumerate(LOOPS):
+                        looped[(index, *place[:2])] = self.loss(drawn, self.ours(model, drawn, loops))
         return self.collected(loss, coverage, looped)
 
     def places(self, context: Context):
@@ -166,12 +168,10 @@ class Regressions(Splits):
         from looped.estimator import InContextRegressor
 
         fitted = InContextRegressor(model, loops=loops).fit(rows.xs, rows.ys)
-        with warnings.catch_warnings():  # of rows far outside, which count like all others
-            warnings.simplefilter("ignore", UserWarning)
-            means = fitted.predict(rows.test_xs)[:, None]
-            if loops is not None:
-                return means
-            return np.concatenate([means, fitted.predict(rows.test_xs, quantiles=(0.05, 0.95))], 1)
+        means = fitted.predict(rows.test_xs)[:, None]
+        if loops is not None:
+            return means
+        return np.concatenate([means, fitted.predict(rows.test_xs, quantiles=(0.05, 0.95))], 1)
 
     def loss(self, rows: Split, values: Float[np.ndarray, "tests outputs"]) -> float:
         """sum (y - answer)^2 / sum (y - mean of the test labels)^2."""
@@ -201,10 +201,7 @@ class Classifications(Splits):
         """Chances."""
         from looped.estimator import InContextClassifier
 
-        fitted = InContextClassifier(model, loops=loops).fit(rows.xs, rows.ys)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            return fitted.predict_proba(rows.test_xs)
+        return InContextClassifier(model, loops=loops).fit(rows.xs, rows.ys).predict_proba(rows.test_xs)
 
     def loss(self, rows: Split, values: Float[np.ndarray, "tests outputs"]) -> float:
         """A chance of zero would cost infinitely much, so a row of the classes' shares is counted in for everybody."""

@@ -63,6 +63,12 @@ class SweepResults:
         return [name for name in names if len({json.dumps(point.fields.get(name)) for point in self.points}) > 1]
 
 
+def best_points(points: Sequence[Point], most: int) -> list[int]:
+    """The places of at most so many points, those of least error, best first."""
+    means = [point.error.mean for point in points]
+    return sorted(range(len(means)), key=lambda place: (math.isnan(means[place]), means[place]))[:most]
+
+
 def evaluate_sweep(
     trials: Sequence[Trial], stands: Sequence[Standing], *, prompts: int, device: torch.device | str, seed: int = 0
 ) -> SweepResults | None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from looped.files import quoted
 from looped.recipes import experiment as find_experiment
 from looped.report.drawing import save_figure
 from looped.report.sweep_figure import sweep_figure
-from looped.sweep_results import RESULTS, SweepResults, evaluate_sweep, save_results
+from looped.sweep_results import RESULTS, SweepResults, best_points, evaluate_sweep, save_results
 from looped.training.executors import Executor, Tell
 from looped.training.stopping import Interrupted
 from looped.training.sweep import Row, has_parquet, save_sweep, save_tables, sweep_folder, table, write_table
@@ -224,7 +223,7 @@ def points_table(results: SweepResults) -> Table:
         rows.add_column(name, overflow="fold")
     shown, more = results.points, len(results.points) - LISTED
     if more > 0:
-        shown = sorted(results.points, key=lambda point: (math.isnan(point.error.mean), point.error.mean))[:LISTED]
+        shown = [results.points[place] for place in best_points(results.points, LISTED)]
         rows.caption = f"the {LISTED} of least error; {more:,} more are in {RESULTS}"
     for point in shown:
         values = [str(point.fields.get(name, "")) for name in results.varied]

@@ -10,7 +10,7 @@ from looped.evaluation.diagnosis import Estimate
 from looped.report.drawing import Figures
 from looped.report.numbers import number
 from looped.report.sweep_figure import sweep_figure
-from looped.sweep_results import read_results
+from looped.sweep_results import best_points, read_results
 from looped.training.sweep import read_sweep
 from looped.training.trials import Standing
 
@@ -62,8 +62,6 @@ def _results(folder: Path, figures: Figures) -> dict[str, Any] | None:
     results = read_results(folder)
     if results is None:
         return None
-    means = [point.error.mean for point in results.points]
-    best = sorted(range(len(means)), key=lambda place: (math.isnan(means[place]), means[place]))[:MOST]
     rows = [
         {
             "name": ", ".join(f"{name}={_text(value)}" for name, value in point.fields.items()),
@@ -71,7 +69,7 @@ def _results(folder: Path, figures: Figures) -> dict[str, Any] | None:
             **{key: _interval(getattr(point, key)) for key in ("error", "late", "difference")},
             "verdict": point.verdict,
         }
-        for point in (results.points[place] for place in sorted(best))
+        for point in (results.points[place] for place in sorted(best_points(results.points, MOST)))
     ]
     svg = figures(sweep_figure(results), f"Errors of the points of the sweep {folder.name}, and their curves by loop.")
     return {"prompts": results.prompts, "rows": rows, "svg": svg}

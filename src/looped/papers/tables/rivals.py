@@ -14,6 +14,8 @@ from looped.tasks.data import cache_folder
 
 Rivals = Mapping[str, tuple[Any, Mapping[str, Sequence[Any]]]]
 """By name: an estimator of scikit-learn's kind, and the grid that it is tuned over."""
+Values = Float[np.ndarray, "tests outputs"]
+"""What a predictor answers for the test rows of a split."""
 REGRESSORS = ("ridge", "lasso", "neighbours", "random forest", "boosting", "Gaussian process")
 CLASSIFIERS = ("logistic regression", "neighbours", "random forest", "boosting", "Gaussian process")
 
@@ -63,9 +65,6 @@ def classifiers() -> Rivals:
         "boosting": (boosted, {"max_depth": [2, 4], "learning_rate": [0.03, 0.1]}),
         "Gaussian process": (GaussianProcessClassifier(random_state=0), {"kernel": [smooth, with_linear]}),
     }
-
-
-Values = Float[np.ndarray, "tests outputs"]
 
 
 def cached(about: str, split: Split, compute: Callable[[Split], Values]) -> Values:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from looped.functional.kernel_regression import regressions
 from looped.models.table_transformer import (
     LINEAR_WITHIN,
     TableTransformerConfig,
@@ -17,6 +18,8 @@ from looped.models.table_transformer import (
 from looped.prompt import Prompt
 
 CONFIG = TableTransformerConfig(d=4, width=8, heads=2, queries=3, quantiles=2, loops=3)
+ADVISED = replace(CONFIG, regressions=True)
+both = pytest.mark.parametrize("config", [CONFIG, ADVISED], ids=["alone", "with regressions"])
 
 
 def model(config=CONFIG, seed=0):
@@ -56,9 +59,16 @@ def by_numpy(built, xs, ys, queries):
     scaled = (scaled * np.where(strength < 0, -1, 1))[:, order]
     count = math.log(1 + len(ys)) / 4
     tokens = [weight["learned_token"][0]]
+    scaled, labels = np.vectorize(squash)(scaled), np.vectorize(squash)(labels)
+    shown = np.zeros((len(scaled), 0))
+    if built.config.regressions:
+        parts = map(torch.from_numpy, (scaled[: len(ys)], labels, scaled[len(ys) :]))
+        answered = np.vectorize(squash)(np.vstack(regressions(*parts)))
+        losses = np.square(answered[: len(ys)] - labels[:, None]).mean(0)
+        shown = np.hstack([answered, np.tile(np.log(np.clip(losses, 1e-4, 10)) / 4, (len(scaled), 1))])
     for index, row in enumerate(scaled):
-        known = [squash(labels[index]), 1.0] if index < len(ys) else [0.0, 0.0]
-        token = np.array([*map(squash, row), *known, count])
+        known = [labels[index], 1.0] if index < len(ys) else [0.0, 0.0]
+        token = np.array([*row, *known, count, *shown[index]])
         tokens.append(weight["read_in.weight"] @ token + weight["read_in.bias"])
     readable = 1 + len(ys)
     state = [np.zeros(width) for _ in tokens]
@@ -81,18 +91,24 @@ def by_numpy(built, xs, ys, queries):
             hidden = hidden / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
             new = new + weight["block.mlp.proj.weight"] @ hidden + weight["block.mlp.proj.bias"]
             state.append(norm(new, "norm"))
-    answers = np.stack(state[readable:]) @ weight["read_out.weight"].T + weight["read_out.bias"]
+    asked = np.stack(state[readable:])
+    answers = asked @ weight["read_out.weight"].T + weight["read_out.bias"]
+    if built.config.regressions:
+        shares = asked @ weight["read_out_shares.weight"].T + weight["read_out_shares.bias"]
+        answers += (shares * answered[len(ys) :]).sum(1, keepdims=True)
     return mean + unit * answers
 
 
-def test_equals_numpy():
-    built, (xs, ys, queries) = model(), rows()
+@both
+def test_equals_numpy(config):
+    built, (xs, ys, queries) = model(config), rows()
     expected = by_numpy(built, xs.numpy(), ys.numpy(), queries.numpy())
     np.testing.assert_allclose(answer_rows(built, xs, ys, queries), expected, rtol=1e-10, atol=1e-12)
 
 
-def test_the_last_pairs_are_queries_in_training_and_the_last_alone_else():
-    built, (xs, ys, queries) = model(), rows(m=9, queries=3)
+@both
+def test_the_last_pairs_are_queries_in_training_and_the_last_alone_else(config):
+    built, (xs, ys, queries) = model(config), rows(m=9, queries=3)
     expected = answer_rows(built, xs, ys, queries)
     # any labels: a query's own is not read
     prompt = Prompt(torch.cat([xs, queries])[None], torch.cat([ys, torch.full((3,), 1e9).double()])[None])
@@ -104,8 +120,9 @@ def test_the_last_pairs_are_queries_in_training_and_the_last_alone_else():
     assert built.train().predict(prompt.head(2)).shape == (1, 1, 3)
 
 
-def test_the_order_of_rows_and_features_and_their_signs_do_not_matter():
-    built, (xs, ys, queries) = model(), rows()
+@both
+def test_the_order_of_rows_and_features_and_their_signs_do_not_matter(config):
+    built, (xs, ys, queries) = model(config), rows()
     expected = answer_rows(built, xs, ys, queries)
     order = torch.randperm(9, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(answer_rows(built, xs[order], ys[order], queries), expected, rtol=1e-9, atol=1e-9)
@@ -114,23 +131,26 @@ def test_the_order_of_rows_and_features_and_their_signs_do_not_matter():
     torch.testing.assert_close(moved, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_units_and_offsets_scale_the_answers():
-    built, (xs, ys, queries) = model(), rows()
+@both
+def test_units_and_offsets_scale_the_answers(config):
+    built, (xs, ys, queries) = model(config), rows()
     expected = answer_rows(built, xs, ys, queries)
     unit, offset = torch.tensor([10.0, 0.1, 3.0, 7.0]).double(), torch.tensor([5.0, -3.0, 0.0, 1.0]).double()
     answers = answer_rows(built, xs * unit + offset, 100 * ys - 7, queries * unit + offset)
     torch.testing.assert_close(answers, 100 * expected - 7, rtol=1e-8, atol=1e-8)
 
 
-def test_queries_do_not_read_each_other():
-    built, (xs, ys, queries) = model(), rows()
+@both
+def test_queries_do_not_read_each_other(config):
+    built, (xs, ys, queries) = model(config), rows()
     expected = answer_rows(built, xs, ys, queries)
     torch.testing.assert_close(answer_rows(built, xs, ys, queries[2:3]), expected[2:3], rtol=1e-9, atol=1e-9)
     assert not torch.allclose(answer_rows(built, xs[:-1], ys[:-1], queries), expected), "and they do read the examples"
 
 
-def test_without_examples_and_with_constant_columns_answers_are_finite():
-    built = model()
+@both
+def test_without_examples_and_with_constant_columns_answers_are_finite(config):
+    built = model(config)
     zeros = torch.zeros(1, 4).double()
     assert built.predict(Prompt(zeros[None], torch.ones(1, 1).double())).isfinite().all()
     xs, _, queries = rows()

@@ -19,6 +19,7 @@ from looped.tasks.table_pieces import (
     Noise,
     Number,
     OneClass,
+    Prototypes,
     Trees,
     standardized_beside,
 )
@@ -132,6 +133,40 @@ def test_trees_have_few_values_and_classes_have_few_labels():
     assert {2, 3} <= set(counts)
 
 
+def test_a_row_has_the_number_of_its_nearest_prototype():
+    xs = draws(batch=50, seed=1).normal(300, 2)
+    values = Prototypes(most=2)(xs, draws(batch=50)) - 1e-3 * xs.sum(-1)
+    # of two prototypes, which are the last two rows, one is nearest: far from the border there are two values
+    spread = (values - values[:, -1:]).abs().minimum((values - values[:, -2:-1]).abs())
+    assert (spread < 0.05 * (values[:, -1:] - values[:, -2:-1]).abs()).float().mean() > 0.6
+
+
+def test_some_tables_have_no_noise_and_the_answers_of_a_query_differ_by_noise_alone():
+    pieces = {"targets": (Number(skewed=0.0),), "answers": 5, "d": 3}
+    calm, mixed = (
+        sample(TablePrior(noise=Noise(most=1.0, heavy=0.0, none=none), **pieces), batch=400, n=12)
+        for none in (1.0, 0.5)
+    )
+    assert calm.truth["noise"].count_nonzero() == 0
+    torch.testing.assert_close(calm.truth["answers"], calm.ys[..., None].expand(-1, -1, 5))
+    assert (mixed.truth["noise"] == 0).float().mean() == pytest.approx(0.5, abs=0.08)
+    answers = mixed.truth["answers"]
+    torch.testing.assert_close(answers[..., 0], mixed.ys)
+    assert (answers.var(-1).mean(1) - mixed.truth["noise"]).abs().mean() < 0.1
+
+
+@pytest.mark.parametrize("kind", [TablePrior, ClassPrior])
+def test_the_loss_of_several_answers_is_the_mean_of_their_losses(kind):
+    task = kind(d=3, answers=4, **({"quantiles": 2} if kind is TablePrior else {}))
+    prompt = sample(task, batch=6, n=9).head(7)
+    shape = (2, 6, 3, 3) if kind is TablePrior else (2, 6, 3)
+    outputs = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    losses = [
+        task.error(outputs, Prompt(prompt.xs, prompt.truth["answers"][:, :7, index])) for index in range(task.answers)
+    ]
+    torch.testing.assert_close(task.error(outputs, prompt), torch.stack(losses).mean(0))
+
+
 def test_irrelevant_features_change_nothing_but_what_is_shown():
     all_matter, some = (sample(replace(linear_task(irrelevant=share), d=8), n=150) for share in (0.0, 1.0))
     effects = [
@@ -191,3 +226,5 @@ def test_a_piece_of_your_own_and_bad_pieces():
         TablePrior(functions=())
     with pytest.raises(ValueError, match="`quantiles` must be at least 0; got -1"):
         TablePrior(quantiles=-1)
+    with pytest.raises(ValueError, match="`answers` must be at least 1; got 0"):
+        TablePrior(answers=0)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from looped.functional.kernel_regression import NUM_REGRESSIONS, regressions
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
 from looped.models.decoder import batch_axis
@@ -40,6 +41,8 @@ class TableTransformerConfig(ModelConfig):
     """In training a query is answered by a mean and this many quantiles, of levels (j + 1/2) / quantiles."""
     answers: Literal["means", "log_odds"] = "means"
     """What the label of a query is expected to be, or the log-odds that it is 1 where all labels are 0 or 1."""
+    regressions: bool = field(default=False, metadata={"later": True})
+    """Whether a row also shows what kernel regressions answer there, and how far off each is at the examples."""
 
     has_read_in = True
     injects = True
@@ -75,6 +78,8 @@ class Context(NamedTuple):
     """Of the examples' labels."""
     unit: Float[Tensor, "*models batch 1"]
     """The standard deviation of the examples' labels, or 1 where they are constant."""
+    regressions: Float[Tensor, "*models batch queries regressions"] | None
+    """What each answers at the queries, standardised."""
 
 
 class TableTransformer(LoopedModel):
@@ -93,11 +98,15 @@ class TableTransformer(LoopedModel):
     def __init__(self, config: TableTransformerConfig):
         super().__init__(config)
         # beside x: the label, whether it is known, and how many there are, which a mean over examples does not tell
-        self.read_in = Linear(config.d + 3, config.width)
+        self.read_in = Linear(config.d + 3 + (2 * NUM_REGRESSIONS if config.regressions else 0), config.width)
         self.learned_token = nn.Parameter(torch.empty(1, config.width).normal_(std=0.02))
         self.block = Block(config.width, heads=config.heads, causal=False)
         self.norm = LayerNorm(config.width)
         self.read_out = Linear(config.width, 1 + config.quantiles)
+        if config.regressions:
+            self.read_out_shares = Linear(config.width, NUM_REGRESSIONS)
+            nn.init.normal_(self.read_out_shares.weight, std=0.02)
+            nn.init.constant_(self.read_out_shares.bias, 1 / NUM_REGRESSIONS)
         self.block.initialize(num_layers=1)
 
     def embed(self, prompt: AnyPrompt) -> Context:
@@ -132,9 +141,15 @@ class TableTransformer(LoopedModel):
         count = torch.full_like(rows[..., :1], m).log1p() / 4
         known = torch.cat([labels, torch.ones_like(labels)], -1)
         known = nn.functional.pad(known, (0, 0, 0, queries.shape[-2]))
-        tokens = self.read_in(torch.cat([rows, known, count], -1).to(dtype))
+        shown, answers = [rows, known, count], None
+        if self.config.regressions:
+            at_examples, answers = map(compressed, regressions(rows[..., :m, :], labels[..., 0], rows[..., m:, :]))
+            loss = (at_examples - labels).square().sum(-2, keepdim=True) / max(m, 1)
+            at_rows = torch.cat([at_examples, answers], -2)
+            shown += [at_rows, loss.clamp(1e-4, 10.0).log().expand_as(at_rows) / 4]
+        tokens = self.read_in(torch.cat(shown, -1).to(dtype))
         first = batch_axis(self.learned_token).expand(*tokens.shape[:-2], 1, -1)
-        return Context(torch.cat([first, tokens], -2), labels[..., 0], mean[..., 0], unit[..., 0])
+        return Context(torch.cat([first, tokens], -2), labels[..., 0], mean[..., 0], unit[..., 0], answers)
 
     def start(self, context: Context) -> Tensor:
         """Zeros."""
@@ -152,7 +167,12 @@ class TableTransformer(LoopedModel):
     def outputs(self, state: Tensor, context: Context) -> Float[Tensor, "*models batch queries outputs"]:
         """The mean and all quantiles at every query, in the units of the labels; or log-odds."""
         examples = context.labels.shape[-1]
-        answers = self.read_out(state[..., 1 + examples :, :])
+        state = state[..., 1 + examples :, :]
+        answers = self.read_out(state)
+        if context.regressions is not None:
+            answers = answers + (self.read_out_shares(state) * context.regressions.to(state.dtype)).sum(
+                -1, keepdim=True
+            )
         if self.config.answers == "log_odds":
             # from those of the examples, of which one half more is counted on either side
             share = (context.mean[..., None] * examples + 0.5) / (examples + 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -206,6 +206,24 @@ class Additive(Function):
 
 
 @dataclass(frozen=True)
+class Prototypes(Function):
+    """A number for each of some rows; every other row has that of the row nearest to it, or a mixture."""
+
+    most: int = 12
+    """The largest number of prototypes."""
+
+    def __call__(self, xs: Tensor, draws: Draws) -> Tensor:
+        """sum_p softmax_p(-sharpness |x - x_p|^2) effect_p."""
+        weighed = xs * draws.uniform(1, xs.shape[-1], low=0.2)
+        near = -torch.cdist(weighed, weighed[:, -self.most :]).square()
+        near = near / near.mean((1, 2), keepdim=True).abs().clamp(min=1e-3)
+        used = torch.arange(self.most, device=xs.device) < 2 + draws.whole(1, high=self.most - 1)
+        sharpness = (draws.uniform(1, 1, low=1.0, high=5.0)).exp()
+        share = (sharpness * near).masked_fill(~used[:, None], -torch.inf).softmax(-1)
+        return torch.einsum("bnp,bp->bn", share, draws.normal(self.most)) + 1e-3 * xs.sum(-1)
+
+
+@dataclass(frozen=True)
 class Target(ABC):
     """What is asked for: a label made from the function's value with its noise."""
 
@@ -268,11 +286,16 @@ class Noise:
     """The largest share of the noise in the variance of values; uniform from 0."""
     heavy: float = 0.2
     """Share of prompts whose noise is heavy-tailed: Student's t with 3 degrees of freedom, cut at 5 deviations."""
+    none: float = field(default=0.0, metadata={"later": True})
+    """Share of prompts without noise."""
 
     def __call__(self, values: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
         """Values with noise, of variance 1; and the share of noise."""
         share = draws.uniform(1, high=self.most)
-        normal, chi = draws.normal(draws.rows), draws.normal(3, draws.rows).square().mean(1)
+        if self.none:
+            share = share * (draws.uniform(1) >= self.none)
+        rows = values.shape[1]
+        normal, chi = draws.normal(rows), draws.normal(3, rows).square().mean(1)
         heavy = (normal / (chi.sqrt() * 3**0.5)).clamp(-5, 5)
         noise = torch.where(draws.uniform(1) < self.heavy, heavy, normal)
         return (1 - share).sqrt() * values + share.sqrt() * noise, share[:, 0]
@@ -280,7 +303,12 @@ class Noise:
 
 def standardized_beside(values: Float[Tensor, "batch rows columns"]) -> Float[Tensor, "batch rows columns"]:
     """Columns with mean 0 and variance 1 in the last `BESIDE` rows; a constant column becomes zero."""
-    beside = values[:, -BESIDE:]
-    mean, deviation = beside.mean(1, keepdim=True), beside.std(1, keepdim=True)
+    mean, deviation = units_beside(values)
     # a number that is rare beside must not become huge
-    return ((values - mean) / deviation.clamp(min=1e-3)).clamp(-10, 10)
+    return ((values - mean) / deviation).clamp(-10, 10)
+
+
+def units_beside(values: Float[Tensor, "batch rows columns"]) -> tuple[Tensor, Tensor]:
+    """The mean and the standard deviation of every column in the last `BESIDE` rows."""
+    beside = values[:, -BESIDE:]
+    return beside.mean(1, keepdim=True), beside.std(1, keepdim=True).clamp(min=1e-3)

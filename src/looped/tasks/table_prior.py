@@ -30,9 +30,11 @@ from looped.tasks.table_pieces import (
     Noise,
     Number,
     OneClass,
+    Prototypes,
     Target,
     Trees,
     standardized_beside,
+    units_beside,
 )
 from looped.tasks.task import Task, active_mask
 
@@ -45,6 +47,7 @@ FUNCTIONS: tuple[Function, ...] = (
     Network(activation="sine"),
     Trees(),
     Additive(),
+    Prototypes(),
 )
 TARGETS: tuple[Target, ...] = (Number(), Classes())
 
@@ -63,7 +66,7 @@ class TablePrior(Task):
     """What the features are like."""
     functions: tuple[Function, ...] = FUNCTIONS
     """One is drawn for each prompt, each as likely; name one twice to have it twice as often."""
-    noise: Noise = field(default_factory=Noise)
+    noise: Noise = field(default_factory=lambda: Noise(none=0.25))
     """How noisy labels are."""
     targets: tuple[Target, ...] = TARGETS
     """What is asked for; one is drawn for each prompt."""
@@ -73,6 +76,8 @@ class TablePrior(Task):
     """Share of prompts in which a linear function is added to the one drawn."""
     quantiles: int = 0
     """With a model that answers by a mean and so many quantiles, the loss judges them too."""
+    answers: int = field(default=1, metadata={"later": True})
+    """Labels of every query, each with noise of its own: the mean of their losses varies less from draw to draw."""
 
     captured = True
 
@@ -81,8 +86,9 @@ class TablePrior(Task):
         for name in ("functions", "targets"):
             if not getattr(self, name):
                 raise ValueError(f"`{name}` must name at least one piece; got none.")
-        if self.quantiles < 0:
-            raise ValueError(f"`quantiles` must be at least 0; got {self.quantiles}.")
+        for name, least in (("quantiles", 0), ("answers", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"`{name}` must be at least {least}; got {getattr(self, name)}.")
 
     @property
     def label_variance(self) -> float:
@@ -105,11 +111,14 @@ class TablePrior(Task):
         linear = standardized_beside(Linear()(read, draws)[..., None])
         share = draws.uniform(1, 1) * (draws.uniform(1, 1) < self.blended)
         values = standardized_beside((1 - share).sqrt() * values + share.sqrt() * linear)[..., 0].clamp(-5, 5)
-        noisy, noise_share = self.noise(values, draws)
-        labels = draws.select([target(noisy, draws) for target in self.targets])
-        ys = standardized_beside(labels[..., None])[..., 0].clamp(-WIDEST, WIDEST)
+        # rows are repeated, so that noise and targets are drawn as for more rows of the same prompt
+        noisy, noise_share = self.noise(values.repeat(1, self.answers), draws)
+        labels = draws.select([target(noisy, draws) for target in self.targets]).unflatten(1, (self.answers, -1)).mT
+        mean, deviation = units_beside(labels[..., :1])
+        labels = ((labels - mean) / deviation).clamp(-WIDEST, WIDEST)[:, :n]
         xs = (columns.shown * used[:, None])[:, :n]
-        return Prompt(xs, ys[:, :n], truth={"noise": noise_share, "features": used.sum(-1)})
+        truth = {"noise": noise_share, "features": used.sum(-1), "answers": labels}
+        return Prompt(xs, labels[..., 0], truth=truth)
 
     def error(  # type: ignore[override]
         self, outputs: Float[Tensor, "*loops_batch_and_outputs"], prompt: Prompt
@@ -119,12 +128,14 @@ class TablePrior(Task):
         A model may answer any number of the last pairs.
         """
         quantiles = self.quantiles and outputs.ndim >= prompt.ys.ndim + 2
-        mean = outputs[..., 0] if quantiles else outputs
-        ys = prompt.ys[..., -mean.shape[-1] :].expand_as(mean)
-        error = torch.nn.functional.mse_loss(mean, ys, reduction="none") / self.label_variance
+        means = outputs[..., 0] if quantiles else outputs
+        answers = answers_of(prompt, means.shape[-1])
+        answers = answers.expand(*means.shape, answers.shape[-1])
+        error = (means[..., None] - answers).square().mean(-1) / self.label_variance
         if not quantiles:
             return error
-        return error + pinball(outputs[..., 1:], ys, quantile_levels(self.quantiles)).mean(-1)
+        asked = outputs[..., None, 1:].expand(*answers.shape, -1)
+        return error + pinball(asked, answers, quantile_levels(self.quantiles)).mean((-1, -2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +161,19 @@ class ClassPrior(TablePrior):
     def sample(self, *, batch: int, n: int, generator: torch.Generator, dims: int | Tensor | None = None) -> Prompt:
         """Fresh tables."""
         prompt = super().sample(batch=batch, n=n, generator=generator, dims=dims)
-        return replace(prompt, ys=(prompt.ys > 0).to(prompt.ys.dtype))
+        truth = {**prompt.truth, "answers": (prompt.truth["answers"] > 0).to(prompt.ys.dtype)}
+        return replace(prompt, ys=(prompt.ys > 0).to(prompt.ys.dtype), truth=truth)
 
     def error(  # type: ignore[override]
         self, outputs: Float[Tensor, "*loops batch scored"], prompt: Prompt
     ) -> Float[Tensor, "*loops batch scored"]:
         """Log loss, in units where log-odds of zero have error 1."""
-        ys = prompt.ys[..., -outputs.shape[-1] :].expand_as(outputs)
-        return binary_cross_entropy_with_logits(outputs, ys, reduction="none") / math.log(2)
+        share = answers_of(prompt, outputs.shape[-1]).mean(-1).expand_as(outputs)
+        return binary_cross_entropy_with_logits(outputs, share, reduction="none") / math.log(2)
+
+
+def answers_of(prompt: Prompt, scored: int) -> Float[Tensor, "*models batch scored answers"]:
+    """All labels of the last `scored` pairs; those of the prompt where it was not drawn here or is shifted."""
+    n = prompt.num_examples
+    answers = prompt.truth.get("answers", prompt.ys[..., None])
+    return answers[..., n - scored : n, :]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_diabetes, load_iris
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
@@ -106,11 +107,19 @@ def test_categories_of_a_data_frame():
     assert Categories(many)(many).shape[1] == MOST_CATEGORIES
 
 
-def test_of_more_columns_than_the_model_reads_the_strongest_stay():
+def test_of_more_columns_than_the_model_reads_the_strongest_stay_beside_principal_components():
     X, y = table(d=30)
-    columns = Columns(X, y[None], most=5, standardize=True)
+    X[:, 9] *= 100.0
+    columns = Columns(X, y[None], most=6, standardize=True)
     strength = [abs(np.corrcoef(column, y)[0, 1]) for column in X.T]
-    assert set(columns.chosen) == set(np.argsort(strength)[-5:])
+    assert set(columns.chosen) == set(np.argsort(strength)[-4:])
+    scaled = StandardScaler().fit_transform(X)
+    expected, components = PCA(2).fit_transform(scaled), columns(X)[:, 4:]
+    np.testing.assert_allclose(np.abs(components), np.abs(expected), atol=1e-8)
+    np.testing.assert_allclose(columns(X)[:, :4], scaled[:, columns.chosen], atol=1e-12)
+    wild = X[:1].copy()
+    wild[0, 9] = 1e12
+    assert np.abs(columns(wild)[:, 4:]).max() < 30
     assert InContextRegressor().fit(X[:40], y[:40]).predict(X[40:]).shape == (20,)
 
 

@@ -261,6 +261,7 @@ def compared(
                 bottom=0.3,
             ),
         ),
+        judged="cpu",  # the scale of the models that ship
         learned=Learned(of="loss"),
         claims=claims,
     )

@@ -191,10 +191,7 @@ def _read(path: Path, *, again: bool) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise damaged(path, "it holds no object")
     if content and content.get("format", 1) != FORMAT:
-        raise ValueError(
-            f"{path} was written by another version of looped. Convert it with `python tools/carry_results.py "
-            f"{path.parent}`, or measure it anew with `--again`."
-        )
+        raise ValueError(f"{path} was written by another version of looped. Measure it anew with `--again`.")
     return content
 
 

@@ -17,6 +17,7 @@ import torch
 
 from looped.bench.cases import Case, Dtype
 from looped.bench.rivals import PUBLISHED, RIVALS, LoopedGPT2, PublishedTrainer, RivalTrainer
+from looped.experiment import training
 from looped.functional.precision import tf32_products
 from looped.training.engine import ENGINES
 from looped.training.run import Run
@@ -108,7 +109,7 @@ def stepper(
     if case.engine not in ENGINES:
         raise ValueError(f"there is no engine `{case.engine}`. Use one of {', '.join((*ENGINES, *RIVALS))}.")
     # these runs are never saved, so the folder is never used
-    runs = [Run(Path("bench"), replace(experiment, train=replace(experiment.train, seed=seed))) for seed in seeds]
+    runs = [Run(Path("bench"), training(experiment, seed=seed)) for seed in seeds]
     return Trainer(runs, device, engine=case.engine)
 
 

@@ -14,6 +14,7 @@ from looped.evaluation import checks
 from looped.evaluation.checks import Finding, Given, allowed, fault, fine
 from looped.evaluation.curves import Findings
 from looped.evaluation.errors import weight_of
+from looped.functional.counts import check_at_least
 from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
 from looped.prompt import AnyPrompt, Prompt
@@ -58,8 +59,7 @@ def check(
         raise ValueError(f"`model` must be a `LoopedModel`; got {type(model).__name__}. Build it from its config.")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a `Task`; got {type(task).__name__}. Use such as `LinearRegression(d=20)`.")
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1; got {steps}.")
+    check_at_least(1, steps=steps)
     most = model.config.max_examples
     points = min(2 * task.d + 1, 10**9 if most is None else most + 1) if points is None else points
     if points < 2:

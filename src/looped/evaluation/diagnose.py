@@ -33,6 +33,7 @@ from looped.evaluation.errors import Progress, check_prompts, loop_counter, over
 from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights
 from looped.evaluation.radius import normal_like, spectral_radius
 from looped.evaluation.verdicts import kind, verdict
+from looped.functional.counts import check_at_least
 from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
 from looped.models.loop import Context, State, check_loops, leaves, rows, tree_map
@@ -78,8 +79,7 @@ def diagnose(
     trained = model.config.loops
     check_loops(trained if loops is None else loops)
     check_prompts(prompts)
-    if starts < 1:
-        raise ValueError(f"`starts` must be at least 1; got {starts}.")
+    check_at_least(1, starts=starts)
     if starts > 1000:
         raise ValueError(f"`starts` must be at most 1,000; got {starts}.")
     weight = weight_of(model)

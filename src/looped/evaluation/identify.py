@@ -20,6 +20,7 @@ from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Findings
 from looped.evaluation.errors import Progress, check_prompts, loop_counter
 from looped.evaluation.properties import reads_label
+from looped.functional.counts import check_at_least
 from looped.functional.streams import generator_of, seeded
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
@@ -122,8 +123,7 @@ def identify(
     check_prompts(prompts, least=8, why="half to fit and half to judge")
     if loops > MOST:
         raise ValueError(f"`loops` must be at most {MOST:,} here; got {loops}.")
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
+    check_at_least(1, max_steps=max_steps)
     if max_steps is not None and max_steps > MOST:
         raise ValueError(f"`max_steps` must be at most {MOST:,}; got {max_steps}.")
     model = model.double()

@@ -16,6 +16,7 @@ from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import check_prompts, weight_of
 from looped.evaluation.properties import reads_later
+from looped.functional.counts import check_at_least
 from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
@@ -111,9 +112,7 @@ def probe(
     lengths = list(range(1, points)) if lengths is None else list(lengths)
     if not targets or not lengths or min(lengths) < 1 or max(lengths) > points:
         raise ValueError(f"`lengths` must be numbers of examples in [1, points={points}], at least one; got {lengths}.")
-    for name, value in {"hidden": hidden, "steps": steps, "batch": batch}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")
+    check_at_least(1, hidden=hidden, steps=steps, batch=batch)
     check_prompts(prompts)
     weight = weight_of(model)
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)

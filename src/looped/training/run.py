@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from looped.config import code_of, code_places, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable, training
 from looped.files import log, parse_json, quoted, read_about, read_json, read_tensors, regular, write_bytes, write_json
+from looped.functional.counts import check_at_least
 from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
@@ -319,8 +320,7 @@ def save(model: nn.Module, task: Task, path: str | Path, *, name: str | None = N
     if not isinstance(model, LoopedModel) or not isinstance(task, Task):
         got = f"{type(model).__name__} and {type(task).__name__}"
         raise ValueError(f"`save` takes a `LoopedModel` and a `Task`; got {got}. See docs/own_code.md for both.")
-    if points is not None and points < 1:
-        raise ValueError(f"`points` must be at least 1; got {points}.")
+    check_at_least(1, points=points)
     with seeded(0, "weights"):
         rebuilt = model.config.build()
     try:

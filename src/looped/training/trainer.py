@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from looped.experiment import Experiment, TrainConfig
+from looped.experiment import Experiment, TrainConfig, training
 from looped.files import log
 from looped.functional.streams import GlobalStream, seeded
 from looped.prompt import AnyPrompt, Prompt
@@ -87,7 +86,7 @@ def train_seeds(
     _check_experiment(experiment)
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
-    members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
+    members = [training(experiment, seed=seed) for seed in seeds]
     paths = {Path(out) / member.folder: member for member in members}
     return _train(paths, device, engine, progress, threads, track)
 

@@ -22,7 +22,7 @@ from looped.evaluation.translation import (
     per_token,
     translate,
 )
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Scale
 from looped.models.base import LoopedModel
 from looped.papers import gao24
 from looped.papers.gao24.variants import ALGOFORMER, LOOPED, MODELS, STANDARD, three
@@ -138,7 +138,7 @@ def draw(figure: Any, table: Table) -> None:
     finish(figure, columns=3)
 
 
-def translators(scale: gao24.Scale) -> dict[Cell, Experiment]:
+def translators(scale: Scale) -> dict[Cell, Experiment]:
     """The three models, each with all the checkpoints that there are to choose from."""
     count = CHECKPOINTS[scale]
     models = three(gao24.translation(scale), 2 if scale == "smoke" else 12)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.lines import finish, reference_line
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Scale
 from looped.functional.schedules import RandomDepth, Trapezoid
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import Scale, trainings
+from looped.papers.yang24 import trainings
 from looped.papers.yang24.trainings import around, short
 from looped.papers.yang24.variants import LOOPED, UNLOOPED
 from looped.prompt import Prompt

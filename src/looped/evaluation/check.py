@@ -14,6 +14,7 @@ from looped.evaluation import checks
 from looped.evaluation.checks import Finding, Given, allowed, fault, fine
 from looped.evaluation.curves import Findings
 from looped.evaluation.errors import weight_of
+from looped.files import one_line
 from looped.functional.counts import check_at_least
 from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
@@ -75,7 +76,7 @@ def check(
     try:
         prompts = [draw(number) for number in range(6)]
     except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError) as error:
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        text = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(
             f"no prompts can be drawn from this task; `sample` stops with {text}. Mend it first."
         ) from None
@@ -88,7 +89,7 @@ def check(
         try:
             findings.extend(measure())
         except Exception as error:  # the user's code may raise anything
-            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            text = f"{type(error).__name__}: {one_line(error)}"
             findings.append(fault(name, f"it stops with {text}. Mend that first; later checks were left out."))
             return False
         return True

@@ -123,8 +123,8 @@ def probe(
         )
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
     # on the CPU, as `evaluate` draws them
-    judged = reader.sample(prompts, generator_of(seed)).to(weight.device)
-    states, goals = reader.read(judged.rows(slice(2)))
+    test_prompts = reader.sample(prompts, generator_of(seed)).to(weight.device)
+    states, goals = reader.read(test_prompts.rows(slice(2)))
     stack = ProbeStack(
         groups=2 if control else 1,
         targets=[goal.shape[-1] for goal in goals],
@@ -144,7 +144,7 @@ def probe(
         optimizer.zero_grad()
         stack.errors(states, goals).mean(-1).sum().backward()
         optimizer.step()
-    errors, zero = _judge(stack, reader, judged)
+    errors, zero = _judge(stack, reader, test_prompts)
     loops_read = list(range(1, errors.shape[3] + 1))
 
     def probed(group: int, index: int, name: str) -> Probed:

@@ -14,7 +14,7 @@ from typing import Any
 
 from looped.studies.checks import Check, Condition
 from looped.studies.table import Cell, Label, Series, Table, X, text
-from looped.studies.values import Value, apply, exact, geometric_mean, quotient, reduce, seeded
+from looped.studies.values import Value, apply, exact, geometric_mean, over_seeds, quotient, reduce
 
 Labels = Mapping[str, Any]
 """Label -> value, or the builtins `max` and `min`."""
@@ -242,7 +242,7 @@ def _over_runs(runs: Sequence[Series], index: int) -> Value:
     low, high = (None if ends is None else ends[index] for ends in (runs[0].low, runs[0].high))
     draws = () if runs[0].draws is None else runs[0].draws[index]
     seeds = sum(series.seed is not None for series in runs)
-    return seeded([series.value[index] for series in runs], low, high, seeds=seeds, draws=draws)
+    return over_seeds([series.value[index] for series in runs], low, high, seeds=seeds, draws=draws)
 
 
 @dataclass(frozen=True, eq=False)

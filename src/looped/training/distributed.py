@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from looped.experiment import Experiment
-from looped.files import digest
+from looped.files import digest, one_line
 from looped.prompt import P
 from looped.training.folder import Checkpoint, read_checkpoint
 from looped.training.run import Run
@@ -192,7 +192,7 @@ def _join(kind: str) -> Team:
         backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=_timeout()))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)[:200]
         raise LostRank(f"rank {rank} of {size} cannot reach the others: {reason}. Start the job again.") from None
     atexit.register(dist.destroy_process_group)
     return Team(rank, size, joined=True)

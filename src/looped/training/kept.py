@@ -66,11 +66,11 @@ def locate(path: str | Path, *, beside: Path | None = None) -> Path:
     if os.path.exists(path):
         return path
     near = path if beside is None or not is_plain(str(path)) else beside / path  # a name leads nowhere else
-    found = kept_models().get(str(path), near if os.path.exists(near) else path)
+    folder = kept_models().get(str(path), near if os.path.exists(near) else path)
     shipped = store() / path
-    if found.parent == LOCAL and is_kept(shipped) and not os.path.samefile(found, shipped):
+    if folder.parent == LOCAL and is_kept(shipped) and not os.path.samefile(folder, shipped):
         log.warning(f"looped: {path} is the model in {LOCAL}, not the one of that name that comes with looped.")
-    return found
+    return folder
 
 
 def hint(path: Path) -> str:

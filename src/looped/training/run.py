@@ -24,7 +24,18 @@ from torch import Tensor, nn
 
 from looped.config import code_of, code_places, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable, training
-from looped.files import log, parse_json, quoted, read_about, read_json, read_tensors, regular, write_bytes, write_json
+from looped.files import (
+    log,
+    one_line,
+    parse_json,
+    quoted,
+    read_about,
+    read_json,
+    read_tensors,
+    regular,
+    write_bytes,
+    write_json,
+)
 from looped.functional.counts import check_at_least
 from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
@@ -326,7 +337,7 @@ def save(model: nn.Module, task: Task, path: str | Path, *, name: str | None = N
     try:
         rebuilt.load_state_dict(model.state_dict())
     except RuntimeError as error:
-        reason = " ".join(str(error).split()).partition(": ")[2][:150]
+        reason = one_line(error).partition(": ")[2][:150]
         raise ValueError(f"the weights do not fit what `model.config.build()` makes: {reason}. Put it right.") from None
     size = {} if points is None else {"points": points}
     title = re.sub(r"[^\w.-]", "_", Path(path).name) if name is None else name

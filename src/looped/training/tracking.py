@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from looped.config import encode, flat
-from looped.files import log
+from looped.files import log, one_line
 from looped.training.distributed import Onlooker
 from looped.training.run import Run
 
@@ -143,7 +143,7 @@ TRACKERS: dict[str, Callable[[Run], Board]] = {"wandb": _Wandb, "mlflow": _Mlflo
 
 
 def _line(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
+    return (one_line(error) or type(error).__name__)[:200].rstrip(".")
 
 
 @contextlib.contextmanager

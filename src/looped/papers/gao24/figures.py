@@ -116,14 +116,14 @@ class PointCurves(Curves):
             return curve
         examples = sorted({place // tokens for place in curve.x})
 
-        def joined(values: Sequence[float]) -> list[float]:
+        def means(values: Sequence[float]) -> list[float]:
             groups = [
                 [value for place, value in zip(curve.x, values, strict=True) if place // tokens == example]
                 for example in examples
             ]
             return [sum(group) / len(group) for group in groups]
 
-        ends = {name: joined(getattr(curve, name)) for name in ("mean", "low", "high")}
+        ends = {name: means(getattr(curve, name)) for name in ("mean", "low", "high")}
         return EvaluatedCurve(label=curve.label, x=examples, **ends)
 
 

@@ -75,15 +75,15 @@ class Translations:
             assert isinstance(task, Translation)
             validation = replace(task, split="val")
             references = validation.texts()[1][: self.sentences]
-            choosing, judged = halves(len(references), self.split_seed)
+            choosing, testing = halves(len(references), self.split_seed)
             model = self.chosen(table, cell, run, validation, choosing, context)
-            options = {"n": n, "rows": judged}
+            options = {"n": n, "rows": testing}
             for name, weights in (("", model), ("last_", run.model(context.device))):
                 total, counts = cross_entropies(weights, validation, **options)
                 sums.setdefault((f"{name}difference", seed), {})[cell["model"]] = total
                 self._add(table, cell, f"{name}cross_entropy", per_token(total, counts, level=self.level), seed)
             said = translate(model, validation, **options)
-            english = [references[row] for row in judged.tolist()]
+            english = [references[row] for row in testing.tolist()]
             self._add(table, cell, "bleu", bleu(said, english, level=self.level, resamples=self.resamples), seed)
             if seed == self.seeds[0]:
                 guess, tokens = frequency_cross_entropies(validation, **options)

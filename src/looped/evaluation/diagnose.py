@@ -227,21 +227,19 @@ def _run_loops(
     grown = _distance(state, marks[trained], over=marks[trained]) > GROWN
     still = (moved[:, -1] < SETTLED) & (_distance(state, marks[loops - max(1, loops // 4)]) < SAME)
     periods = _periods(list(recent), moved, span)
-    behaviour = []
-    for is_finite, has_grown, is_still, period in zip(
-        *map(Tensor.tolist, (finite, grown, still, periods)), strict=True
-    ):
-        behaviour.append(
-            "diverges"
-            if not is_finite or has_grown
-            else "settles"
-            if is_still
-            else "cycles"
-            if period
-            else "keeps moving"
-        )
+    facts = zip(*map(Tensor.tolist, (finite, grown, still, periods)), strict=True)
+    behaviour = [_behaviour(*fact) for fact in facts]
     cycles = [period if word == "cycles" else 0 for word, period in zip(behaviour, periods.tolist(), strict=True)]
     return _Ran(state, by_loop, moved, answers, behaviour, cycles, overflow)
+
+
+def _behaviour(is_finite: bool, has_grown: bool, is_still: bool, period: int) -> str:
+    """What a prompt's state does: one of `BEHAVIOURS`."""
+    if has_grown or not is_finite:
+        return "diverges"
+    if is_still:
+        return "settles"
+    return "cycles" if period else "keeps moving"
 
 
 def _periods(recent: Sequence[State], moved: Float[Tensor, "batch loops"], span: int) -> Tensor:

@@ -261,8 +261,8 @@ class _Reader:
 def _judge(stack: ProbeStack, reader: _Reader, prompt: Prompt) -> tuple[Tensor, Tensor]:
     """Errors (prompts, groups, targets, loops, lengths), and what 0 scores (prompts, targets, lengths)."""
     errors, zero = [], []
-    for first in range(0, len(prompt.xs), CHUNK):
-        states, goals = reader.read(prompt.rows(slice(first, first + CHUNK)))
+    for part in prompt.chunks(CHUNK):
+        states, goals = reader.read(part)
         shared = [goal.expand(stack.groups, *goal.shape) for goal in goals]
         errors.append(stack.errors(states.expand(stack.groups, *states.shape), shared).movedim(-1, 0).cpu())
         zero.append(torch.stack([goal.square().mean(-1) for goal in goals]).movedim(-1, 0).cpu())

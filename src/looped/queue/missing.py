@@ -155,7 +155,7 @@ def _absent(
             waits = "" if can_start(run, asked.runs) else f"waits for {run.train.start}"
             about = {"status": status, "step": stand.step, "message": reason or waits}
             absent.append(Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about))
-    # weights to start from are needed here, and not missed where all that start from them are done
+    # weights that others start from must be here while one of those others is to be trained; then nobody misses them
     needed = {entry.what.train.start for entry in absent if entry.status != "at home"}
     starts = {run.train.start for run in runs} - needed - readings.keys()
     return [

@@ -202,8 +202,8 @@ class Curve(Quantity):
         cells, model_asked = self.matches(table), "model" in {**self.labels, **bound}
         for name, wanted in bound.items():
             if name not in self.labels:
-                # a baseline that lacks the label goes with all its values, unless a cell has just this one; its model
-                # must be asked for, or it would stand in for one that was not trained
+                # Where no cell has this value, a cell without the label counts for every value: a baseline. A leaf gets
+                # a baseline only if it names a model: else one would stand in for a model that was not trained.
                 exact = [cell for cell in cells if cell.get(name) == wanted]
                 cells = exact or [cell for cell in cells if name not in cell and ("model" not in cell or model_asked)]
         if not cells:

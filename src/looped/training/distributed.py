@@ -122,7 +122,7 @@ class Team:
         self.add(*(parameter.grad for parameter in model.parameters() if parameter.grad is not None))
 
     def any(self, here: bool) -> bool:
-        """Whether it is true on any rank; asked on the CPU, so that no GPU is waited for and a dead rank is noticed."""
+        """Whether `here` is true on any rank; ranks ask each other on the CPU, so that none waits for a GPU."""
         ranks = torch.tensor(int(here))
         self.add(ranks)
         return bool(ranks)

@@ -76,7 +76,7 @@ def few_prompts(model: LoopedModel, experiment: Experiment, index: int) -> AnyPr
 
 
 def _measured(model: LoopedModel, experiment: Experiment, prompts: Sequence[AnyPrompt]) -> list[list[Tensor]]:
-    """Of each model the loss and the gradients of its weights; with several prompts the model is a stack."""
+    """Each model's loss, then the gradients of its weights; with several prompts the model is a stack."""
     prompt: Any = join(prompts)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     with seeded(0, "draws"):

@@ -90,7 +90,7 @@ def refuse_missing_weights(path: Path) -> None:
 
 
 def refuse_training(path: Path) -> None:
-    """Refuse to continue the training of a kept model, or of a folder of `looped.save_pretrained`."""
+    """Refuse to train on in the folder of a kept model, or of `looped.save_pretrained`."""
     if is_kept(path) or os.path.isfile(path / PRETRAINED):
         raise ValueError(
             f"{path} is kept without its optimiser, so it cannot be resumed. Start from its weights instead: "

@@ -31,7 +31,7 @@ class Board(Protocol):
 
 @contextlib.contextmanager
 def boards(run: Run, step: int, track: Sequence[str] = ()) -> Iterator[list[Board]]:
-    """TensorBoard and the trackers named in `track`; metrics after `step` will be written again."""
+    """Open TensorBoard and the trackers named in `track` for a run that goes on from `step`."""
     check(track)
     if isinstance(run, Onlooker):
         yield []

@@ -185,8 +185,8 @@ def draw_prompts(task: Tables, points: int, batch: int, seed: int, context: Cont
 
 def correct(predict: Callable[[Prompt], Tensor], prompt: Prompt) -> Tensor:
     """1 where the sign of the prediction at the last pair is its label, else 0."""
-    parts = [prompt.rows(slice(first, first + CHUNK)) for first in range(0, len(prompt.xs), CHUNK)]
-    return torch.cat([(predict(part)[:, -1].sign() == part.ys[:, -1]).double() for part in parts]).cpu()
+    right = [(predict(part)[:, -1].sign() == part.ys[:, -1]).double() for part in prompt.chunks(CHUNK)]
+    return torch.cat(right).cpu()
 
 
 def logistic(prompt: Prompt, strength: float) -> Tensor:

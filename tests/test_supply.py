@@ -27,8 +27,8 @@ def pins():
 def needed():
     """Everything that the package and its extras `dev` and `docs` lead to, as far as it is installed."""
     extras = PROJECT["optional-dependencies"]
-    left = [Requirement(one) for one in (*PROJECT["dependencies"], *extras["dev"], *extras["docs"])]
-    found, seen = {}, set()
+    left = [Requirement(text) for text in (*PROJECT["dependencies"], *extras["dev"], *extras["docs"])]
+    versions, seen = {}, set()
     while left:
         asked = left.pop()
         key = (canonical(asked.name), frozenset(asked.extras))
@@ -36,37 +36,37 @@ def needed():
             continue
         seen.add(key)
         if key[0] == "looped":
-            left += [Requirement(one) for extra in asked.extras for one in extras[extra]]
+            left += [Requirement(text) for extra in asked.extras for text in extras[extra]]
             continue
         try:
             installed = metadata.distribution(asked.name)
         except metadata.PackageNotFoundError:  # an extra that this machine did not install
             continue
-        found[key[0]] = installed.version
-        for one in map(Requirement, installed.requires or []):
-            wanted = one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *asked.extras))
-            left += [one] if wanted else []
-    return found
+        versions[key[0]] = installed.version
+        for need in map(Requirement, installed.requires or []):
+            wanted = need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *asked.extras))
+            left += [need] if wanted else []
+    return versions
 
 
 def test_what_is_installed_for_development_is_pinned_at_its_version():
-    pinned, found = pins(), needed()
-    assert {"torch", "pytest", "numpy", "markupsafe"} <= set(found), "the walk over the requirements is broken"
-    public = {name: version.partition("+")[0] for name, version in found.items()}  # 2.13.0+cpu is 2.13.0
+    pinned, versions = pins(), needed()
+    assert {"torch", "pytest", "numpy", "markupsafe"} <= set(versions), "the walk over the requirements is broken"
+    public = {name: version.partition("+")[0] for name, version in versions.items()}  # 2.13.0+cpu is 2.13.0
     assert {name: (version, pinned.get(name)) for name, version in public.items() if pinned.get(name) != version} == {}
 
 
 def test_every_requirement_is_met_by_its_pin():
     pinned, extras = pins(), PROJECT["optional-dependencies"]
-    for one in map(Requirement, (*PROJECT["dependencies"], *extras["dev"], *extras["docs"])):
-        if canonical(one.name) != "looped":
-            assert one.specifier.contains(pinned[canonical(one.name)]), one
+    for need in map(Requirement, (*PROJECT["dependencies"], *extras["dev"], *extras["docs"])):
+        if canonical(need.name) != "looped":
+            assert need.specifier.contains(pinned[canonical(need.name)]), need
 
 
 def test_packages_come_from_the_index_by_name():
     """No address, no file and no branch stands where a name should."""
-    every = [*PROJECT["dependencies"], *(one for extra in PROJECT["optional-dependencies"].values() for one in extra)]
-    assert not [one for one in every if Requirement(one).url]
+    every = [*PROJECT["dependencies"], *(text for extra in PROJECT["optional-dependencies"].values() for text in extra)]
+    assert not [text for text in every if Requirement(text).url]
     options = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.strip().startswith("-")]
     assert not options
 

@@ -4,7 +4,7 @@
 
 A run folder or kept model gets its config rewritten, and a run folder the name that its config has now. Checkpoints
 stay as they are: the config says which hash they carry. A run that started from another (`train.start`) follows it
-where both are given, and so do the sweeps beside the runs. Results are carried over by `tools/carry_results.py`.
+where both are given, and so do the sweeps beside the runs.
 """
 
 from __future__ import annotations

@@ -282,11 +282,11 @@ def _with_numbers(config: C, fields: Mapping[str, Any], where: str = "") -> C:
     """
     hints, inner, values = _hints_of(type(config)), collections.defaultdict[str, dict[str, Any]](dict), {}
     for path, value in fields.items():
-        name, dot, rest = path.partition(".")
+        name, dot, tail = path.partition(".")
         if name not in _field_names(type(config)):
             raise LookupError(name)
         if dot:
-            inner[name][rest] = value
+            inner[name][tail] = value
         else:
             values[name] = decode(value, hints[name], _join(where, name))
     for name, changes in inner.items():

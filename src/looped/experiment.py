@@ -7,15 +7,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from looped.config import LATER, decode, encode
+from looped.functional.counts import check_at_least
 from looped.functional.schedules import Schedule, Trapezoid
 from looped.models.base import ModelConfig
 from looped.models.gradients import GradientRule
 from looped.tasks.task import SequenceTask, Task
 from looped.upgrade import CARRIED_OVER, upgrade
 
+Scale = Literal["smoke", "cpu", "paper"]
+"""Sizes in which a recipe comes and a study is measured."""
+SCALES: tuple[Scale, ...] = get_args(Scale)
 FORMAT = 2
 """Version of the config on disk; `looped.upgrade` reads the one before."""
 
@@ -53,8 +57,7 @@ class AdamW(OptimizerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weight_decay < 0:
-            raise ValueError(f"`weight_decay` must be at least 0; got {self.weight_decay}.")
+        check_at_least(0, weight_decay=self.weight_decay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,11 +141,8 @@ class TrainConfig:
     """How many of the last checkpoints stay; the one with the lowest logged loss stays as well."""
 
     def __post_init__(self) -> None:
-        positive = ("steps", "batch", "points", "window", "log_every", "checkpoint_every", "keep_checkpoints")
-        for name in (*positive, "grad", "pool"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        counts = ("steps", "batch", "points", "window", "log_every", "checkpoint_every", "keep_checkpoints")
+        check_at_least(1, **{name: getattr(self, name) for name in (*counts, "grad", "pool")})
         if self.steps > MAX_STEPS:
             raise ValueError(f"`steps` must be at most {MAX_STEPS:,}; got {self.steps}.")
         if any(end >= after for end, after in zip((0, *self.ends), self.ends, strict=False)):
@@ -179,8 +179,7 @@ class TrainConfig:
             raise ValueError(
                 f"{type(rule).__name__} gives gradient to the last loop alone; got window={self.window}. Set it to 1."
             )
-        if self.jacobian < 0:
-            raise ValueError(f"`jacobian` must be at least 0; got {self.jacobian}.")
+        check_at_least(0, jacobian=self.jacobian)
 
     @property
     def ends(self) -> tuple[int, ...]:

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from looped.experiment import Experiment
+from looped.experiment import SCALES, Experiment
 from looped.files import read_json
 from looped.queue.missing import Figures, figures, missing
 from looped.queue.predictions import Predictions
 from looped.reproduce import DAMAGE, damaged, studies
 from looped.studies.expressions import NotMeasured
-from looped.studies.study import SCALES, Study, device_seconds
+from looped.studies.study import Study, device_seconds
 from looped.studies.table import Table
 
 VERDICTS = ("holds", "fails", "undecided", "not judged", "not run")

@@ -53,6 +53,11 @@ def visible(text: str) -> str:
     )
 
 
+def one_line(text: object) -> str:
+    """An error, or any text, on one line."""
+    return " ".join(str(text).split())
+
+
 def _shown_safely(record: logging.LogRecord) -> bool:
     record.msg, record.args = visible(record.getMessage()), ()
     return True
@@ -249,7 +254,6 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 def read_tensors(
     path: Path,
-    device: torch.device | str = "cpu",
     *,
     remedy: str = " Delete it to fall back on an earlier one, or restore it from a copy.",
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -258,7 +262,7 @@ def read_tensors(
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if digest(tensors, text) != checksum:
         raise ValueError(f"{path} is damaged: its checksum does not match.{remedy}")
-    return {name: tensor.to(device) for name, tensor in tensors.items()}, about
+    return tensors, about
 
 
 def read_about(path: Path) -> dict[str, Any]:

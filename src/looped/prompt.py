@@ -36,6 +36,10 @@ class _Batch(ABC):
         """The prompts at `index` of the batch; where there is an axis of models, index that first."""
         return self._map(lambda tensor: tensor[index])
 
+    def chunks(self: B, size: int) -> list[B]:
+        """The batch in parts of at most `size` prompts."""
+        return [self.rows(slice(first, first + size)) for first in range(0, self.places[0], size)]
+
     def head(self: B, n: int) -> B:
         """The first `n` pairs of every prompt, or tokens of every sequence."""
         axis, length = len(self.places) - 1, min(n, self.num_positions)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 import looped.papers
 from looped.config import load_code, nearest
-from looped.experiment import Experiment, Setup, trainable
+from looped.experiment import SCALES, Experiment, Setup, trainable
 
 Recipe = Callable[..., Experiment]
-SCALES = ("smoke", "cpu", "paper")
 
 
 def recipes() -> dict[str, Recipe]:

@@ -132,7 +132,7 @@ def reproduce(
         watch.path.unlink(missing_ok=True)
         # through JSON and back, so that a fresh result and a kept one are the same thing
         content = json.loads(json.dumps({"provenance": origin, "table": table.to_data()}, allow_nan=False))
-    result = _judged(study, scale, content, source, measured=measured, shipped=source != path)
+    result = _result(study, scale, content, source, measured=measured, shipped=source != path)
     written = {
         "format": FORMAT,
         "study": study.name,
@@ -148,7 +148,7 @@ def reproduce(
     return result
 
 
-def _judged(study: Study, scale: str, content: dict[str, Any], path: Path, **about: bool) -> Result:
+def _result(study: Study, scale: str, content: dict[str, Any], path: Path, **about: bool) -> Result:
     """The result of a file's content, its claims judged anew."""
     try:
         table, origin = Table.from_data(content["table"]), content["provenance"]
@@ -191,10 +191,7 @@ def _read(path: Path, *, again: bool) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise damaged(path, "it holds no object")
     if content and content.get("format", 1) != FORMAT:
-        raise ValueError(
-            f"{path} was written by another version of looped. Convert it with `python tools/carry_results.py "
-            f"{path.parent}`, or measure it anew with `--again`."
-        )
+        raise ValueError(f"{path} was written by another version of looped. Measure it anew with `--again`.")
     return content
 
 
@@ -213,5 +210,5 @@ def kept_results(out: Path) -> list[Result]:
             continue
         scale = content["scale"]
         outdated = content.get("settings_hash") != study.settings_hash(scale)
-        results.append(_judged(study, scale, content, path, outdated=outdated))
+        results.append(_result(study, scale, content, path, outdated=outdated))
     return results

@@ -59,8 +59,13 @@ class SweepResults:
     @property
     def varied(self) -> list[str]:
         """The fields in which the points differ."""
-        names = dict.fromkeys(name for point in self.points for name in point.fields)
-        return [name for name in names if len({json.dumps(point.fields.get(name)) for point in self.points}) > 1]
+        return varied_fields([point.fields for point in self.points])
+
+
+def varied_fields(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fields that differ between points, each given by what it sets."""
+    names = dict.fromkeys(name for fields in points for name in fields)
+    return [name for name in names if len({json.dumps(fields.get(name)) for fields in points}) > 1]
 
 
 def best_points(points: Sequence[Point], most: int) -> list[int]:

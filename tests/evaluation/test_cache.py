@@ -91,10 +91,10 @@ def test_a_damaged_file_is_computed_again_with_one_warning(prompt, tmp_path, dam
         cached("a", counting, tmp_path / "other")(prompt.rows(slice(0, 2)))
         (other,) = (tmp_path / "other").iterdir()
         file.write_bytes(other.read_bytes())
-    with pytest.warns(UserWarning, match=r"cannot be used \(.*\): computed again\.") as told:
+    with pytest.warns(UserWarning, match=r"cannot be used \(.*\): computed again\.") as warned:
         assert torch.equal(answer(prompt), right)
-    assert len(told) == 1
-    assert "\n" not in str(told[0].message)
+    assert len(warned) == 1
+    assert "\n" not in str(warned[0].message)
     count = len(calls)
     assert torch.equal(answer(prompt), right)
     assert len(calls) == count, "and the file is whole again"
@@ -107,14 +107,14 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_only(prompt, tmp_path):
 
 
 def test_progress_carries_the_name_and_ends_at_one(prompt, tmp_path):
-    told = []
-    answer = cached("mine", on_signs(partial(counting, k=1)), tmp_path, progress=lambda *news: told.append(news))
+    news_so_far = []
+    answer = cached("mine", on_signs(partial(counting, k=1)), tmp_path, progress=lambda *news: news_so_far.append(news))
     answer(prompt)
-    assert told == [("mine", 0.5), ("mine", 1.0)]
+    assert news_so_far == [("mine", 0.5), ("mine", 1.0)]
     answer(prompt)
-    assert told[2:] == [("mine", 1.0)]
-    cached("plain", averaging, tmp_path, progress=lambda *news: told.append(news))(prompt)
-    assert told[3:] == [("plain", 1.0)]
+    assert news_so_far[2:] == [("mine", 1.0)]
+    cached("plain", averaging, tmp_path, progress=lambda *news: news_so_far.append(news))(prompt)
+    assert news_so_far[3:] == [("plain", 1.0)]
 
 
 def test_what_a_baseline_is():
@@ -123,9 +123,9 @@ def test_what_a_baseline_is():
         "parameters": {"k": 5},
     }
     assert describe(least_squares) == {"function": "looped.baselines.linear:least_squares", "parameters": {}}
-    one = describe(partial(boosted, workers=2))
-    assert one == describe(boosted), "threads change no answer"
-    assert one["libraries"]["scikit-learn"]
+    description = describe(partial(boosted, workers=2))
+    assert description == describe(boosted), "threads change no answer"
+    assert description["libraries"]["scikit-learn"]
     signs = describe(on_signs(partial(greedy_tree, depth=4)))
     assert signs["parameters"]["baseline"]["parameters"]["depth"] == 4
     for unnamed in (lambda prompt: prompt.ys, partial(nearest, 3)):

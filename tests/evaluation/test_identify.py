@@ -20,30 +20,30 @@ D, N = 3, 8
 TASK = LinearRegression(d=D)
 
 
-def found(model, task=TASK, **options):
+def loops_of(model, task=TASK, **options):
     return identify(model, task, points=N + 1, **{"prompts": 16, "max_steps": 3, **options}).loops
 
 
 def test_gradient_descent_is_found_with_its_step_count_and_rate():
-    for loop in found(looped_descent(d=D, n=N, loops=3, rate=0.06)):
+    for loop in loops_of(looped_descent(d=D, n=N, loops=3, rate=0.06)):
         assert (loop.name, loop.best.algorithm, loop.best.steps) == ("gradient descent",) * 2 + (loop.loop,)
         assert loop.best.distance < 1e-6
         assert loop.best.low <= loop.best.distance <= loop.best.high
         assert loop.best.parameters["rate"] == pytest.approx(0.06, rel=1e-6)
-        newton = next(one for one in loop.others if one.algorithm == "Newton")
+        newton = next(match for match in loop.others if match.algorithm == "Newton")
         assert newton.distance > 0.05
 
 
 def test_chebyshev_is_found_with_its_interval():
-    last = found(chebyshev_descent(d=D, n=N, loops=3, low=2.0, high=18.0))[-1]
+    last = loops_of(chebyshev_descent(d=D, n=N, loops=3, low=2.0, high=18.0))[-1]
     assert (last.best.algorithm, last.best.steps) == ("Chebyshev", 3)
     assert last.best.distance < 1e-6
     assert last.best.parameters == pytest.approx({"low": 2.0, "spread": 16.0}, rel=1e-5)
-    assert next(one for one in last.others if one.algorithm == "gradient descent").distance > 0.05
+    assert next(match for match in last.others if match.algorithm == "gradient descent").distance > 0.05
 
 
 def test_newton_is_found_with_its_step_count():
-    loops = found(newton_loop(d=D, n=N, loops=NUM_BEFORE + 2, alpha=0.004), max_steps=3)
+    loops = loops_of(newton_loop(d=D, n=N, loops=NUM_BEFORE + 2, alpha=0.004), max_steps=3)
     assert loops[0].best is None  # the first layer writes registers only: the answer is still 0
     for loop in loops[NUM_BEFORE:]:
         assert (loop.best.algorithm, loop.best.steps) == ("Newton", loop.loop - NUM_BEFORE)
@@ -60,11 +60,11 @@ def test_steps_are_searched_from_one_and_near_the_loop():
 
 def test_functional_and_preconditioned_descent_are_found():
     process = GaussianProcess(d=D, eigenvalues=(1.0,) * D)
-    last = found(functional_descent(d=D, rates=[0.05] * 2, kernel=kernels.exp), process)[-1]
+    last = loops_of(functional_descent(d=D, rates=[0.05] * 2, kernel=kernels.exp), process)[-1]
     assert (last.best.algorithm, last.best.steps) == ("functional descent, exp", 2)
     assert last.best.distance < 1e-6
     matrix = torch.tensor([[0.03, 0.01, 0.0], [0.0, 0.003, 0.005], [0.0, 0.0, 0.01]], dtype=torch.float64)
-    last = found(preconditioned(matrix[None], n=N, loops=2), max_steps=2)[-1]
+    last = loops_of(preconditioned(matrix[None], n=N, loops=2), max_steps=2)[-1]
     assert (last.best.algorithm, last.best.steps) == ("preconditioned descent", 2)
     assert last.best.distance < 1e-4
 
@@ -72,7 +72,7 @@ def test_functional_and_preconditioned_descent_are_found():
 def test_an_untrained_decoder_is_near_nothing():
     torch.manual_seed(0)
     model = DecoderConfig(d=D, width=16, heads=2, layers=1, loops=2, positions=2 * N + 2).build()
-    loops = found(model, max_steps=2)
+    loops = loops_of(model, max_steps=2)
     assert len(loops) == 2
     assert all(loop.best.distance > NAMED and loop.name == "none of these" for loop in loops)
 
@@ -99,7 +99,7 @@ def test_levenberg_solves_a_curved_valley_and_gives_up_on_nothing_finite():
 
 def test_errors():
     with pytest.raises(ValueError, match="answers a vector"):
-        found(vector_descent(d=D, rates=[0.1]))
+        loops_of(vector_descent(d=D, rates=[0.1]))
     for name, value in {"points": 2, "loops": 0, "prompts": 4, "max_steps": 0}.items():
         options = {"points": 9, "prompts": 32, name: value}
         with pytest.raises(ValueError, match=f"`{name}` must be at least"):

@@ -25,17 +25,20 @@ def test_what_was_saved_comes_back_in_the_order_of_saving(run, evaluation):
     other = replace(evaluation, task="U()")
     for index in range(12):  # ten sorts after nine, not after one
         save_evaluation(run, f"Noisy labels, {index}", other if index else evaluation)
-    found = evaluations(run)
-    assert list(found) == [f"Noisy labels, {index}" for index in range(12)]
-    assert found["Noisy labels, 0"] == evaluation
-    assert found["Noisy labels, 11"] == other
+    saved = evaluations(run)
+    assert list(saved) == [f"Noisy labels, {index}" for index in range(12)]
+    assert saved["Noisy labels, 0"] == evaluation
+    assert saved["Noisy labels, 11"] == other
 
 
 def test_the_same_title_replaces_and_a_like_one_does_not(run, evaluation):
     first = save_evaluation(run, "noisy labels", evaluation)
     save_evaluation(run, "Noisy: labels", evaluation)
     assert save_evaluation(run, "noisy labels", replace(evaluation, prompts=9)) == first
-    assert {name: one.prompts for name, one in evaluations(run).items()} == {"noisy labels": 9, "Noisy: labels": 8}
+    assert {name: kind.prompts for name, kind in evaluations(run).items()} == {
+        "noisy labels": 9,
+        "Noisy: labels": 8,
+    }
 
 
 def test_a_run_without_evaluations_has_none(run):

@@ -176,20 +176,20 @@ def test_nothing_infinite_holds(table):
 
 
 def test_previews_and_missing_cells_have_no_verdict(table):
-    judged = verdict(at(1, b=20) <= 1, table, preview=True, scale="cpu")
-    assert (judged.verdict, judged.value) == ("not judged", pytest.approx(0.3))
-    assert "a preview at cpu scale" in judged.note
-    judged = verdict(at(1, b=99) <= 1, table)
-    assert (judged.verdict, judged.value) == ("not judged", None)
+    result = verdict(at(1, b=20) <= 1, table, preview=True, scale="cpu")
+    assert (result.verdict, result.value) == ("not judged", pytest.approx(0.3))
+    assert "a preview at cpu scale" in result.note
+    result = verdict(at(1, b=99) <= 1, table)
+    assert (result.verdict, result.value) == ("not judged", None)
 
 
 def test_models_that_have_not_learned_are_not_judged(table):
     """Halfway from 1 to the best baseline's last error, 0.1, is 0.55."""
     assert verdict(at(1, b=20) <= 1, table, learned=Learned()).verdict == "holds"
     table.add(Cell(b=50, T=5), "by_examples", [1.0, 0.9, 0.6], x=[0, 1, 2], seed=0)
-    judged = verdict(at(1, b=50) <= 1, table, learned=Learned())
-    assert judged.verdict == "not judged"
-    assert "has error 0.6, needed 0.55" in judged.note
+    result = verdict(at(1, b=50) <= 1, table, learned=Learned())
+    assert result.verdict == "not judged"
+    assert "has error 0.6, needed 0.55" in result.note
     assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
     assert verdict(at(1, b=50) <= 1, table, learned=Learned(best=0.3)).verdict == "holds"
     assert "has error 0.9, needed 0.65" in verdict(at(1, b=50) <= 1, table, learned=Learned(at=1)).note
@@ -200,9 +200,9 @@ def test_a_model_worse_than_zero_takes_the_verdict_from_claims_that_read_it(tabl
     """Of whichever seed; claims about other cells keep theirs, and so does one about a control."""
     for seed, error in enumerate((0.2, 1.1)):
         table.add(Cell(b=50, T=5), "by_examples", [1.0, 0.9, error], x=[0, 1, 2], seed=seed)
-    judged = verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned())
-    assert judged.verdict == "not judged"
-    assert judged.note.startswith("a model predicts worse than zero: b = 50, T = 5, seed 1: 1.1, zero 1;")
+    result = verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned())
+    assert result.verdict == "not judged"
+    assert result.note.startswith("a model predicts worse than zero: b = 50, T = 5, seed 1: 1.1, zero 1;")
     assert verdict(worst(last(), over="b", among=(12, 50)) <= 9, table, learned=Learned()).verdict == "not judged"
     assert verdict(at(1, b=12) / at(1, b=20) <= 9, table, learned=Learned()).verdict == "holds"
     assert verdict(at(1, b=50) / at(1, b=20) <= 9, table, learned=Learned(zero=1.2)).verdict == "holds"
@@ -224,15 +224,15 @@ def test_models_may_be_held_to_the_trained_loops_or_at_every_place(table):
 def test_texts_are_made_from_the_expression(table):
     check = at(2, b=20) / at(2, b=12) <= 1.5
     published = [Published(what="k = 2", number=".0242", ours=at(2, b=20))]
-    judged = judge(
+    result = judge(
         claim("c", "s", check, remark="because", published=published, beside={"elsewhere": at(1, b=12)}),
         table, study="p.f", scale="paper", preview=False, learned=None,
     )  # fmt: skip
-    assert judged.asked == "error by examples (b = 20) at 2 / error by examples (b = 12) at 2 at most 1.5"
-    assert "mean of 2 seeds: 0.875 [0.25, 1.5]" in judged.note
-    assert "k = 2: published .0242, here 0.2 [0.1, 0.3]" in judged.note
-    assert "; elsewhere: 0.6 [0.5, 0.7]; " in judged.note
-    assert judged.note.endswith("because")
+    assert result.asked == "error by examples (b = 20) at 2 / error by examples (b = 12) at 2 at most 1.5"
+    assert "mean of 2 seeds: 0.875 [0.25, 1.5]" in result.note
+    assert "k = 2: published .0242, here 0.2 [0.1, 0.3]" in result.note
+    assert "; elsewhere: 0.6 [0.5, 0.7]; " in result.note
+    assert result.note.endswith("because")
     ratio = at(2, b=20) / at(2, b=12)
     assert str(ratio / last(b=20)).startswith("[error by examples (b = 20) at 2 / ")
     assert str(worst(ratio.called("ratio"), over="T")) == "largest over T of ratio"

@@ -77,8 +77,8 @@ def test_skewed_covariance_has_condition_number_400_and_trace_d():
     expected *= 20 / expected.sum()
     assert expected[0] / expected[-1] == pytest.approx(400)
     bases = []
-    for one in xs:
-        values, vectors = np.linalg.eigh(np.cov(one.numpy().T))
+    for prompt in xs:
+        values, vectors = np.linalg.eigh(np.cov(prompt.numpy().T))
         assert values[::-1] == pytest.approx(expected, rel=0.05)
         assert values.sum() == pytest.approx(20, rel=0.05)
         assert values[-1] / values[0] == pytest.approx(400, rel=0.05)
@@ -158,9 +158,9 @@ def test_orthogonal_query_is_the_residual_of_numpys_projection():
     xs = asked.prompt.xs[0].double().numpy()
     for i in range(1, 5):
         basis = np.linalg.svd(xs[:i], full_matrices=False)[2]
-        rest = xs[i] - basis.T @ (basis @ xs[i])
-        rest *= np.linalg.norm(xs[i]) / np.linalg.norm(rest)
-        assert asked.judged.xs[0, i].numpy() == pytest.approx(rest, abs=1e-4)
+        outside = xs[i] - basis.T @ (basis @ xs[i])
+        outside *= np.linalg.norm(xs[i]) / np.linalg.norm(outside)
+        assert asked.judged.xs[0, i].numpy() == pytest.approx(outside, abs=1e-4)
 
 
 def test_in_half_a_space_orthogonal_queries_end_earlier():
@@ -196,8 +196,8 @@ def test_orthants_have_one_sign_pattern_a_prompt(opposite):
         assert (asked.judged.xs.sign() == -signs).all()
     else:
         assert torch.equal(asked.judged.xs, plain.xs), "as drawn"
-        own = (asked.judged.xs.sign() == signs).all(-1).double().mean()
-        assert own == pytest.approx(1 / 8, abs=0.02)
+        share = (asked.judged.xs.sign() == signs).all(-1).double().mean()
+        assert share == pytest.approx(1 / 8, abs=0.02)
 
 
 def test_noisy_outputs_keep_the_variance_and_their_noise_is_independent():
@@ -227,12 +227,12 @@ def test_shifts_compose_in_the_order_of_their_stages():
     """x first, then the query, then labels, whatever the order in which they are given."""
     task = LinearRegression(d=5)
     shifts = (ScaledLabels(factor=2.0), OrthogonalQuery(), ScaledX(factor=3.0))
-    one, other = ask(task, *shifts, n=5), ask(task, *shifts[::-1], n=5)
-    assert torch.equal(one.judged.xs, other.judged.xs)
-    assert torch.equal(one.judged.ys, other.judged.ys)
+    first, second = ask(task, *shifts, n=5), ask(task, *shifts[::-1], n=5)
+    assert torch.equal(first.judged.xs, second.judged.xs)
+    assert torch.equal(first.judged.ys, second.judged.ys)
     plain = ask(task, OrthogonalQuery(), n=5)
-    assert torch.allclose(one.judged.xs, 3 * plain.judged.xs, rtol=1e-4, atol=1e-4)
-    assert torch.allclose(one.judged.ys, 6 * plain.judged.ys, rtol=1e-4, atol=1e-3)
+    assert torch.allclose(first.judged.xs, 3 * plain.judged.xs, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(first.judged.ys, 6 * plain.judged.ys, rtol=1e-4, atol=1e-3)
     assert Shifted(task=task, shifts=shifts).label_variance == 36 * 5
     noisy = Shifted(task=task, shifts=(NoisyOutputs(std=1.0, rescale=False), ScaledLabels(factor=2.0), ScaledX()))
     assert noisy.label_variance == 4 * (9 * 5 + 1)
@@ -259,11 +259,11 @@ def test_skew_acts_among_the_active_coordinates():
 @pytest.mark.parametrize("shift", ALL, ids=names)
 def test_one_seed_gives_one_prompt_and_the_global_generator_is_left_alone(shift):
     before = torch.get_rng_state()
-    one, other = ask(LinearRegression(d=6), shift), ask(LinearRegression(d=6), shift)
+    first, second = ask(LinearRegression(d=6), shift), ask(LinearRegression(d=6), shift)
     assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(one.judged.xs, other.judged.xs)
-    assert torch.equal(one.judged.ys, other.judged.ys)
-    assert not torch.equal(one.judged.ys, ask(LinearRegression(d=6), shift, seed=1).judged.ys)
+    assert torch.equal(first.judged.xs, second.judged.xs)
+    assert torch.equal(first.judged.ys, second.judged.ys)
+    assert not torch.equal(first.judged.ys, ask(LinearRegression(d=6), shift, seed=1).judged.ys)
 
 
 def test_a_prompt_asks_its_last_query():

@@ -15,14 +15,14 @@ from tasks.drawing import draw
 
 def walk(x, features, leaves):
     """The definition, one point at a time, with the two halves of the tree below each node."""
-    inner, rest = list(range(len(features))), list(range(len(leaves)))
+    inner, left = list(range(len(features))), list(range(len(leaves)))
     node = 0
     while inner and node < len(features):
         right = x[features[node]] > 0
-        rest = rest[len(rest) // 2 :] if right else rest[: len(rest) // 2]
+        left = left[len(left) // 2 :] if right else left[: len(left) // 2]
         node = 2 * node + (2 if right else 1)
-    assert len(rest) == 1
-    return leaves[rest[0]]
+    assert len(left) == 1
+    return leaves[left[0]]
 
 
 @settings(max_examples=20, deadline=None)

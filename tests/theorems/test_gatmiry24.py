@@ -8,14 +8,14 @@ from scipy.stats import wasserstein_distance
 
 from looped.functional import kernels
 from looped.functional.polynomials import extremal_size
+from looped.functional.streams import generator_of
 from looped.prompt import Prompt
 from looped.theorems.gatmiry24 import closed_forms, lower_bounds, overfitting, robustness, upper_bounds, weight_sets
 from looped.theorems.gatmiry24.realizable_prompts import population_loss, realizable
-from looped.theorems.sampling import seeded
 
 
 def test_lemma_4_by_numpy_with_matrices_that_are_not_symmetric():
-    prompts = realizable(torch.tensor([[0.5, 1.0, 2.0]]).double(), n=5, generator=seeded(0))
+    prompts = realizable(torch.tensor([[0.5, 1.0, 2.0]]).double(), n=5, generator=generator_of(0))
     model = closed_forms.random_model(3, 4, 1)
     scores, xs, ys, w = (
         x.numpy() for x in (closed_forms.layer_scores(model), prompts.prompt.xs[0], prompts.prompt.ys[0], prompts.w[0])
@@ -35,7 +35,7 @@ def test_lemma_4_by_numpy_with_matrices_that_are_not_symmetric():
 def test_population_loss_is_the_expectation():
     covariance = torch.diag(torch.tensor([0.5, 1.0, 2.0]).double())[None]
     model = closed_forms.random_model(3, 2, 3)
-    exact = population_loss(model, covariance, loops=2, generator=seeded(0))[-1].item()
+    exact = population_loss(model, covariance, loops=2, generator=generator_of(0))[-1].item()
     rng, scores = np.random.default_rng(0), closed_forms.layer_scores(model).numpy()
     product = np.eye(3)
     for a in scores:
@@ -47,7 +47,7 @@ def test_population_loss_is_the_expectation():
 
 
 def test_lemma_2_by_hand_for_one_layer():
-    prompts = realizable(torch.ones(1, 2).double(), n=4, generator=seeded(1))
+    prompts = realizable(torch.ones(1, 2).double(), n=4, generator=generator_of(1))
     matrix = torch.tensor([[[0.3, -1.0], [0.7, 0.2]]]).double()
     examples, printed, query = closed_forms.lemma_2(prompts, matrix, kernels.relu)
     xs, ys = prompts.prompt.xs[0].numpy(), prompts.prompt.ys[0].numpy()
@@ -59,7 +59,7 @@ def test_lemma_2_by_hand_for_one_layer():
 
 
 def test_the_looped_minimiser_is_one_and_stays_in_its_region():
-    generator = seeded(3)
+    generator = generator_of(3)
     probabilities, support = robustness.spread_out(0.4, 8.0, 1.0, 8.0, generator)
     best = robustness.looped_minimiser(probabilities, support, 10, 1.0, 8.0)
 
@@ -77,14 +77,14 @@ def test_the_looped_minimiser_is_one_and_stays_in_its_region():
 
 def test_the_overfitted_model_has_no_training_loss():
     model, support = overfitting.overfitted(4, 1.0, 20.0)
-    assert population_loss(model, support, loops=4, generator=seeded(0))[-1].max() < 1e-12
+    assert population_loss(model, support, loops=4, generator=generator_of(0))[-1].max() < 1e-12
 
 
 def test_equal_layers_are_monotone_where_unequal_ones_are_not():
     base = torch.diag(torch.tensor([1.0, 1.3, 1.6]).double())
-    assert robustness.unevenness(base.expand(4, 3, 3), seeded(0)) < 1e-9
+    assert robustness.unevenness(base.expand(4, 3, 3), generator_of(0)) < 1e-9
     unequal = torch.stack([base, base, 1.1 * base, base])
-    assert robustness.unevenness(unequal, seeded(0)) > 1e-3
+    assert robustness.unevenness(unequal, generator_of(0)) > 1e-3
 
 
 def test_searched_weights_are_what_the_transformer_computes():

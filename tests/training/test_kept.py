@@ -17,14 +17,14 @@ from looped.cli.listing import _claims as claims_in
 from looped.cli.listing import model_line
 from looped.constructions.ready import READY
 from looped.evaluation.curves import evaluate
-from looped.experiment import hash_of
+from looped.experiment import hash_of, training
 from looped.files import read_json, read_tensors, write_json, write_tensors
 from looped.keeping import MAX_BYTES, MAX_LINES, _thinned, check, keep, read_record, summary
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.reproduce import reproduce, studies
 from looped.tasks.sequences import AutoRegression
 from looped.training import grid, kept
-from looped.training.grid import train_grid, train_variants
+from looped.training.grid import train_grid
 from looped.training.run import Checkpoint, Run, digest, save_model
 from looped.training.trainer import train
 
@@ -358,8 +358,8 @@ def test_weights_of_another_config_stand_for_no_run(store, tmp_path):
     data = read_json(config)
     data["train"]["seed"] = 5
     write_json(config, data)
-    [made] = train_variants({"tiny": TINY}, [5], out=tmp_path / "runs")["tiny"]
-    assert made.path.parent == tmp_path / "runs"
+    [run] = train_grid([training(TINY, seed=5)], out=tmp_path / "runs")
+    assert run.path.parent == tmp_path / "runs"
 
 
 @pytest.mark.parametrize("damage", [[], {}, {"check": {}}, "parameters", "by_loops", "provenance", "check"])
@@ -393,14 +393,14 @@ def test_training_starts_from_a_kept_model_but_does_not_go_on_in_it(run, store, 
 
 
 def test_a_kept_model_stands_for_its_run_and_only_other_seeds_are_trained(run, store, tmp_path):
-    before, told = files(store), []
-    found = train_variants({"tiny": TINY}, [0], out=tmp_path / "runs", progress=lambda *one: told.append(one))
-    assert [one.path for one in found["tiny"]] == [store / "tiny.linear"]
+    before, messages = files(store), []
+    [stored] = train_grid([TINY], out=tmp_path / "runs", progress=lambda *message: messages.append(message))
+    assert stored.path == store / "tiny.linear"
     assert not (tmp_path / "runs").exists()
-    assert told == [("all are kept models", 1.0)]
-    both = train_variants({"tiny": TINY}, [1, 0], out=tmp_path / "runs")["tiny"]
-    assert [one.path.parent for one in both] == [tmp_path / "runs", store]
-    assert [one.experiment.train.seed for one in both] == [1, 0]
+    assert messages == [("all are kept models", 1.0)]
+    both = train_grid([training(TINY, seed=1), TINY], out=tmp_path / "runs")
+    assert [run.path.parent for run in both] == [tmp_path / "runs", store]
+    assert [run.experiment.train.seed for run in both] == [1, 0]
     assert both[0].latest().finished
     assert files(store) == before
 

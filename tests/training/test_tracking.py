@@ -129,14 +129,14 @@ def test_tensorboard_is_always_on_and_has_the_same_numbers(tmp_path):
     run = train(EXPERIMENT, out=tmp_path)
     events = EventAccumulator(str(run.path / "tensorboard"))
     events.Reload()
-    assert [one.value for one in events.Scalars("loss")] == pytest.approx([line["loss"] for line in run.metrics()])
+    assert [event.value for event in events.Scalars("loss")] == pytest.approx([line["loss"] for line in run.metrics()])
 
 
 def test_seeds_are_runs_side_by_side(pretended, tmp_path):
     runs = train_seeds(EXPERIMENT, [0, 1], out=tmp_path, track=["wandb"])
     names = [run.path.name for run in runs]
-    assert [one[2] for one in pretended() if one[0] == "init"] == names
-    assert {one[1] for one in pretended() if one[0] == "log"} == set(names)
+    assert [call[2] for call in pretended() if call[0] == "init"] == names
+    assert {call[1] for call in pretended() if call[0] == "log"} == set(names)
 
 
 def test_the_environment_of_the_user_comes_first(pretended, tmp_path, monkeypatch):
@@ -144,7 +144,7 @@ def test_the_environment_of_the_user_comes_first(pretended, tmp_path, monkeypatc
     monkeypatch.setenv("WANDB_PROJECT", "mine")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://localhost:5000")
     train(EXPERIMENT, out=tmp_path, track=["wandb", "mlflow", "wandb"])
-    assert [one[:4] for one in pretended() if one[0] in ("init", "store", "experiment")] == [
+    assert [call[:4] for call in pretended() if call[0] in ("init", "store", "experiment")] == [
         ["init", "mine", f"tracked-{EXPERIMENT.hash}", "online"],
         ["store", "http://localhost:5000"],
         ["experiment", "looped", {}],
@@ -155,7 +155,7 @@ def test_a_tracker_that_fails_on_the_way_is_one_line_and_the_run_goes_on(pretend
     monkeypatch.setenv("FAIL", "log")
     run = train(EXPERIMENT, out=tmp_path, track=["wandb"])
     assert run.latest().finished
-    assert [one.message for one in caplog.records] == [
+    assert [record.message for record in caplog.records] == [
         "looped: wandb failed (the server is gone); training goes on without it."
     ]
 

@@ -35,13 +35,6 @@ def checked(
     return answer
 
 
-def check_positive(**values: int | None) -> None:
-    """Refuse options below 1; None counts as not given."""
-    for name, value in values.items():
-        if value is not None and value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")
-
-
 def _overflow(name: str, prompt: Prompt) -> ValueError:
     x, y = float(prompt.xs.abs().max()), float(prompt.ys.abs().max())
     return ValueError(

@@ -124,9 +124,9 @@ def _basis(xs: Float[Tensor, "batch n d"]) -> tuple[Float[Tensor, "batch most d"
         size, noise, least = _new_part(triangle[:, : i + 1, i], xs[:, i], unit[:, i], tilt[:, :i])
         plain &= size > least
         tilt[:, i] = noise / size.clamp_min(1e-300)
-    rest = (~plain).nonzero().flatten()
-    if len(rest):
-        basis[rest], ranks[rest] = _gram_schmidt(xs[rest], unit[rest])
+    dependent = (~plain).nonzero().flatten()
+    if len(dependent):
+        basis[dependent], ranks[dependent] = _gram_schmidt(xs[dependent], unit[dependent])
     return basis, ranks
 
 

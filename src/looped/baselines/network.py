@@ -6,8 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from looped.baselines.checked import check_positive, checked
+from looped.baselines.checked import checked
 from looped.baselines.positions import Report, chosen
+from looped.functional.counts import check_at_least
 from looped.prompt import Prompt
 
 CHUNK = 2**22
@@ -34,9 +35,8 @@ def two_layer(
     1000 steps. Each prompt has its own loss, where the program takes the mean over prompts; Adam divides that factor
     out, except for its epsilon. Positions not in `at` are NaN. Computed in the prompt's precision.
     """
-    check_positive(hidden=hidden, minibatch=minibatch)
-    if steps < 0:
-        raise ValueError(f"`steps` must be at least 0; got {steps}.")
+    check_at_least(1, hidden=hidden, minibatch=minibatch)
+    check_at_least(0, steps=steps)
     batch, n, d = prompt.xs.shape
     predictions = prompt.ys.new_full((batch, n), torch.nan, dtype=torch.float64)
     positions = chosen(at, n)

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from looped.baselines.checked import check_positive, checked
+from looped.baselines.checked import checked
 from looped.baselines.positions import Report, chosen
+from looped.functional.counts import check_at_least
 from looped.prompt import Prompt
 
 Fit = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
@@ -36,7 +37,7 @@ def greedy_tree(
         from sklearn.tree import DecisionTreeRegressor
     except ImportError:
         raise _missing("scikit-learn") from None
-    check_positive(depth=depth)
+    check_at_least(1, depth=depth)
 
     def fit(xs: np.ndarray, ys: np.ndarray, query: np.ndarray) -> float:
         return float(DecisionTreeRegressor(max_depth=depth, random_state=seed).fit(xs, ys).predict(query)[0])
@@ -64,7 +65,7 @@ def boosted(
         import xgboost
     except ImportError:
         raise _missing("xgboost-cpu") from None
-    check_positive(depth=depth, trees=trees)
+    check_at_least(1, depth=depth, trees=trees)
     settings = {"max_depth": depth, "learning_rate": rate, "objective": "reg:squarederror", "nthread": 1}
 
     def fit(xs: np.ndarray, ys: np.ndarray, query: np.ndarray) -> float:
@@ -78,7 +79,7 @@ def _by_prefix(
     prompt: Prompt, fit: Fit, at: Sequence[int] | None, progress: Report | None, *, workers: int
 ) -> Float[Tensor, "batch n"]:
     """One fit for each prompt and position in `at`; `workers` threads share the prompts."""
-    check_positive(workers=workers)
+    check_at_least(1, workers=workers)
     xs, ys = prompt.xs.detach().cpu().double().numpy(), prompt.ys.detach().cpu().double().numpy()
     batch, n = ys.shape
     predictions = np.full((batch, n), np.nan)

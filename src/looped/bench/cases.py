@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 import torch
 
-from looped.experiment import Adam, Experiment
+from looped.experiment import Adam, Experiment, Scale
+from looped.functional.counts import check_at_least
 from looped.models.algoformer import AlgoFormerConfig
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import Scale
 from looped.recipes import experiment as recipe_at
 from looped.tasks.task import SequenceTask
 
@@ -46,8 +46,7 @@ class Case:
     """Sets the model's width, heads and dimension, as in `looped train yang24.linear --scale`."""
 
     def __post_init__(self) -> None:
-        if self.packed < 1:
-            raise ValueError(f"`packed` must be at least 1; got {self.packed}.")
+        check_at_least(1, packed=self.packed)
         self.experiment()  # refuse what cannot be trained before anything is measured
 
     def experiment(self, *, steps: int = 1000, clip: float | None = 1.0, rate: float = 1e-4) -> Experiment:

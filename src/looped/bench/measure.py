@@ -17,6 +17,8 @@ import torch
 
 from looped.bench.cases import Case, Dtype
 from looped.bench.rivals import PUBLISHED, RIVALS, LoopedGPT2, PublishedTrainer, RivalTrainer
+from looped.experiment import training
+from looped.files import one_line
 from looped.functional.precision import tf32_products
 from looped.training.engine import ENGINES
 from looped.training.run import Run
@@ -108,7 +110,7 @@ def stepper(
     if case.engine not in ENGINES:
         raise ValueError(f"there is no engine `{case.engine}`. Use one of {', '.join((*ENGINES, *RIVALS))}.")
     # these runs are never saved, so the folder is never used
-    runs = [Run(Path("bench"), replace(experiment, train=replace(experiment.train, seed=seed))) for seed in seeds]
+    runs = [Run(Path("bench"), training(experiment, seed=seed)) for seed in seeds]
     return Trainer(runs, device, engine=case.engine)
 
 
@@ -122,7 +124,7 @@ def obstacle(case: Case, device: torch.device) -> str:
     try:
         stepper(case, device, steps=1)
     except ValueError as error:
-        return " ".join(str(error).split())
+        return one_line(error)
     return ""
 
 
@@ -134,7 +136,7 @@ def measure(case: Case, device: torch.device, *, rate: float, steps: int | None 
     release(device)
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-        held = torch.cuda.memory_allocated(device)
+        before = torch.cuda.memory_allocated(device)
     started = time.perf_counter()
     try:
         with precision(case.dtype):
@@ -149,8 +151,8 @@ def measure(case: Case, device: torch.device, *, rate: float, steps: int | None 
     except torch.OutOfMemoryError:
         return replace(unable, note="out of memory")
     except ValueError as error:
-        return replace(unable, note=" ".join(str(error).split()))
-    memory = torch.cuda.max_memory_allocated(device) - held if cuda else peak() if peak is not None else None
+        return replace(unable, note=one_line(error))
+    memory = torch.cuda.max_memory_allocated(device) - before if cuda else peak() if peak is not None else None
     ranks = statistics.quantiles(times, n=10) if len(times) > 1 else [times[0], times[0]]
     return replace(
         unable,

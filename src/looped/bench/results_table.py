@@ -68,14 +68,14 @@ def notes(results: Sequence[Measured]) -> list[str]:
     return lines
 
 
-def bench_figure(results: Sequence[Measured], *, size=(9.2, 3.6)) -> Figure:
+def bench_figure(results: Sequence[Measured]) -> Figure:
     """Milliseconds a step and TFLOP/s against the batch, at the loops, window and length with the most batches."""
     done = [result for result in results if result.ms is not None]
     series = Counter(_series(result) for result in done).most_common(1)[0][0]
     shown = [result for result in done if _series(result) == series]
     recipe, loops, window, points, packed = series
     dtype = shown[0].case.dtype
-    with blank(size) as figure:
+    with blank((9.2, 3.6)) as figure:
         left, right = figure.subplots(1, 2)
         for index, engine in enumerate(dict.fromkeys(result.case.engine for result in shown)):
             curve = sorted((r for r in shown if r.case.engine == engine), key=lambda result: result.case.batch)

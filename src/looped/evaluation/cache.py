@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from looped.baselines.signs import OnSigns
-from looped.files import digest, read_tensors, write_tensors
+from looped.files import digest, one_line, read_tensors, write_tensors
 from looped.prompt import Prompt
 from looped.tasks.data import cache_folder
 
@@ -98,7 +98,7 @@ def _read(file: Path, about: str, prompt: Prompt) -> Tensor | None:
         if facts != {"about": about} or answers.shape != prompt.ys.shape:
             raise ValueError("it answers other prompts")
     except (ValueError, KeyError, OSError) as error:
-        warnings.warn(f"{file} cannot be used ({' '.join(str(error).split())}): computed again.", stacklevel=3)
+        warnings.warn(f"{file} cannot be used ({one_line(error)}): computed again.", stacklevel=3)
         return None
     return answers.to(prompt.ys.device)
 

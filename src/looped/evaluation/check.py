@@ -14,6 +14,8 @@ from looped.evaluation import checks
 from looped.evaluation.checks import Finding, Given, allowed, fault, fine
 from looped.evaluation.curves import Findings
 from looped.evaluation.errors import weight_of
+from looped.files import one_line
+from looped.functional.counts import check_at_least
 from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
 from looped.prompt import AnyPrompt, Prompt
@@ -58,8 +60,7 @@ def check(
         raise ValueError(f"`model` must be a `LoopedModel`; got {type(model).__name__}. Build it from its config.")
     if not isinstance(task, Task):
         raise ValueError(f"`task` must be a `Task`; got {type(task).__name__}. Use such as `LinearRegression(d=20)`.")
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1; got {steps}.")
+    check_at_least(1, steps=steps)
     most = model.config.max_examples
     points = min(2 * task.d + 1, 10**9 if most is None else most + 1) if points is None else points
     if points < 2:
@@ -75,7 +76,7 @@ def check(
     try:
         prompts = [draw(number) for number in range(6)]
     except (AttributeError, LookupError, NotImplementedError, RuntimeError, TypeError) as error:
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        text = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(
             f"no prompts can be drawn from this task; `sample` stops with {text}. Mend it first."
         ) from None
@@ -88,7 +89,7 @@ def check(
         try:
             findings.extend(measure())
         except Exception as error:  # the user's code may raise anything
-            text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            text = f"{type(error).__name__}: {one_line(error)}"
             findings.append(fault(name, f"it stops with {text}. Mend that first; later checks were left out."))
             return False
         return True

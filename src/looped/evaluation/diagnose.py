@@ -33,6 +33,7 @@ from looped.evaluation.errors import Progress, check_prompts, loop_counter, over
 from looped.evaluation.properties import between_prompts, loops_read_prompt, relative_change, repeats_weights
 from looped.evaluation.radius import normal_like, spectral_radius
 from looped.evaluation.verdicts import kind, verdict
+from looped.functional.counts import check_at_least
 from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
 from looped.models.loop import Context, State, check_loops, leaves, rows, tree_map
@@ -78,8 +79,7 @@ def diagnose(
     trained = model.config.loops
     check_loops(trained if loops is None else loops)
     check_prompts(prompts)
-    if starts < 1:
-        raise ValueError(f"`starts` must be at least 1; got {starts}.")
+    check_at_least(1, starts=starts)
     if starts > 1000:
         raise ValueError(f"`starts` must be at most 1,000; got {starts}.")
     weight = weight_of(model)
@@ -227,21 +227,19 @@ def _run_loops(
     grown = _distance(state, marks[trained], over=marks[trained]) > GROWN
     still = (moved[:, -1] < SETTLED) & (_distance(state, marks[loops - max(1, loops // 4)]) < SAME)
     periods = _periods(list(recent), moved, span)
-    behaviour = []
-    for is_finite, has_grown, is_still, period in zip(
-        *map(Tensor.tolist, (finite, grown, still, periods)), strict=True
-    ):
-        behaviour.append(
-            "diverges"
-            if not is_finite or has_grown
-            else "settles"
-            if is_still
-            else "cycles"
-            if period
-            else "keeps moving"
-        )
+    facts = zip(*map(Tensor.tolist, (finite, grown, still, periods)), strict=True)
+    behaviour = [_behaviour(*fact) for fact in facts]
     cycles = [period if word == "cycles" else 0 for word, period in zip(behaviour, periods.tolist(), strict=True)]
     return _Ran(state, by_loop, moved, answers, behaviour, cycles, overflow)
+
+
+def _behaviour(is_finite: bool, has_grown: bool, is_still: bool, period: int) -> str:
+    """What a prompt's state does: one of `BEHAVIOURS`."""
+    if has_grown or not is_finite:
+        return "diverges"
+    if is_still:
+        return "settles"
+    return "cycles" if period else "keeps moving"
 
 
 def _periods(recent: Sequence[State], moved: Float[Tensor, "batch loops"], span: int) -> Tensor:

@@ -114,7 +114,7 @@ def errors_of(
 
 
 def loop_counter(progress: Progress | None, total: int) -> Callable[[], None]:
-    """To be called after each of `total` loops; reports the share of them that is done."""
+    """A function to call after each of `total` loops; it reports the share that is done."""
     done = itertools.count(1)
     return (lambda: None) if progress is None else (lambda: progress("loops", next(done) / total))
 

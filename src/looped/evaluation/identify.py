@@ -8,6 +8,7 @@ parameters, fitted on one half of the prompts; distances are measured on the oth
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 from torch.autograd.functional import jvp
 
 from looped.evaluation.algorithms import ALGORITHMS, Algorithm, Answers, preconditioned_answers
-from looped.evaluation.bootstrap import bootstrap
+from looped.evaluation.bootstrap import Interval, bootstrap
 from looped.evaluation.curves import Findings
 from looped.evaluation.errors import Progress, check_prompts, loop_counter
 from looped.evaluation.properties import reads_label
+from looped.functional.counts import check_at_least
 from looped.functional.streams import generator_of, seeded
 from looped.models.base import LoopedModel, only_pairs
 from looped.models.loop import check_loops
@@ -33,6 +35,8 @@ MOST = 1000
 NAMED = 0.3
 """An algorithm further away than this is not the model's: the answer is `NONE`."""
 NONE = "none of these"
+OverPrompts = Callable[[Tensor], Interval]
+"""A number for each prompt -> their mean and its interval."""
 FIRST, NEAR = 8, 4
 """By default loop t is compared with 1 to min(loops, `FIRST`) steps and with t - `NEAR` to t steps. The cost of trying
 all counts up to the loops would grow with their cube."""
@@ -122,8 +126,7 @@ def identify(
     check_prompts(prompts, least=8, why="half to fit and half to judge")
     if loops > MOST:
         raise ValueError(f"`loops` must be at most {MOST:,} here; got {loops}.")
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"`max_steps` must be at least 1; got {max_steps}.")
+    check_at_least(1, max_steps=max_steps)
     if max_steps is not None and max_steps > MOST:
         raise ValueError(f"`max_steps` must be at most {MOST:,}; got {max_steps}.")
     model = model.double()
@@ -134,11 +137,11 @@ def identify(
     other = prompt.rows(torch.arange(prompts, device=prompt.xs.device).roll(1))
     if reads_label(lambda shown: model(shown, loops=loops)[-1][:, -1:], prompt, other) == last:
         raise ValueError("the answer to the query changes with the query's own label. `looped check` says more.")
-    identified, count = [], loop_counter(progress, loops)
+    identified, count, interval = [], loop_counter(progress, loops), partial(bootstrap, level=level, seed=seed)
     for loop, answers in enumerate(by_loop, 1):
         try:
             searched = _searched(loop, loops, max_steps)
-            identified.append(_identify_loop(loop, prompt, answers, searched, algorithms, level, seed))
+            identified.append(_identify_loop(loop, prompt, answers, searched, algorithms, interval))
             count()
         except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
             raise ValueError(
@@ -175,8 +178,7 @@ def _identify_loop(
     answers: Answers,
     searched: list[int],
     algorithms: Sequence[Algorithm],
-    level: float,
-    seed: int,
+    interval: OverPrompts,
 ) -> Loop:
     half = len(prompt.xs) // 2
     fit, judge = (_half(prompt, answers, part) for part in (slice(half), slice(half, None)))
@@ -186,11 +188,11 @@ def _identify_loop(
     descents: list[Match] = []
     for algorithm in algorithms:
         counts = searched if algorithm.iterates else [0]
-        tried = [match for count in counts for match in _match(algorithm, count, fit, judge, level, seed)]
+        tried = [match for count in counts for match in _match(algorithm, count, fit, judge, interval)]
         matches += _simplest(tried)
         if algorithm.name == "gradient descent":
             descents = tried
-    tried = [match for descent in descents for match in _preconditioned(descent, fit, judge, level, seed)]
+    tried = [match for descent in descents for match in _preconditioned(descent, fit, judge, interval)]
     matches += _simplest(tried)
     nearest = sorted(matches, key=lambda match: match.distance)
     best = next(iter(_simplest(matches)), None)
@@ -217,7 +219,7 @@ def _apart(half: _Half, given: Answers) -> Float[Tensor, "batch 2"]:
     return torch.stack([predictions, gradients], -1)
 
 
-def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: float, seed: int) -> list[Match]:
+def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, interval: OverPrompts) -> list[Match]:
     """The algorithm with its best parameters; empty where nothing finite comes out."""
 
     def residuals(values: Tensor) -> Tensor:
@@ -232,10 +234,10 @@ def _match(algorithm: Algorithm, steps: int, fit: _Half, judge: _Half, level: fl
         return []
     given = algorithm.answers(judge.prompt, steps, best)
     named = dict(zip(algorithm.parameters, best.exp().tolist(), strict=True))
-    return _judged(algorithm.name, steps, named, judge, given, level, seed)
+    return _finite_match(algorithm.name, steps, named, judge, given, interval)
 
 
-def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed: int) -> list[Match]:
+def _preconditioned(descent: Match, fit: _Half, judge: _Half, interval: OverPrompts) -> list[Match]:
     """Gradient descent with a matrix as its rate, the same in every step, fitted from the plain descent's rate."""
     d, steps = fit.prompt.d, descent.steps
     matrix = (descent.parameters["rate"] * torch.eye(d).to(fit.prompt.xs)).requires_grad_()
@@ -253,16 +255,15 @@ def _preconditioned(descent: Match, fit: _Half, judge: _Half, level: float, seed
     given = preconditioned_answers(judge.prompt, steps, matrix.detach())
     values = torch.linalg.svdvals(matrix.detach())
     named = {"smallest": float(values[-1]), "largest": float(values[0])}
-    return _judged("preconditioned descent", steps, named, judge, given, level, seed)
+    return _finite_match("preconditioned descent", steps, named, judge, given, interval)
 
 
-def _judged(
-    name: str, steps: int, named: dict[str, float], half: _Half, given: Answers, level: float, seed: int
+def _finite_match(
+    name: str, steps: int, named: dict[str, float], half: _Half, given: Answers, interval: OverPrompts
 ) -> list[Match]:
     """The match, unless it is not finite."""
     apart = _apart(half, Answers(given.predictions.detach(), given.gradients.detach()))
-    interval = bootstrap(apart.mean(-1)[:, None], level=level, seed=seed)
-    mean, low, high = (max(float(part), 0.0) ** 0.5 for part in interval)
+    mean, low, high = (max(float(part), 0.0) ** 0.5 for part in interval(apart.mean(-1)[:, None]))
     if not all(map(math.isfinite, (mean, low, high, *named.values()))):
         return []
     predictions, gradients = apart.mean(0).sqrt().tolist()

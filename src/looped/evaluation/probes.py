@@ -16,6 +16,7 @@ from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.curves import Curve, Findings
 from looped.evaluation.errors import check_prompts, weight_of
 from looped.evaluation.properties import reads_later
+from looped.functional.counts import check_at_least
 from looped.functional.streams import generator_of, seeded, stream
 from looped.models.base import LoopedModel
 from looped.prompt import Prompt
@@ -111,9 +112,7 @@ def probe(
     lengths = list(range(1, points)) if lengths is None else list(lengths)
     if not targets or not lengths or min(lengths) < 1 or max(lengths) > points:
         raise ValueError(f"`lengths` must be numbers of examples in [1, points={points}], at least one; got {lengths}.")
-    for name, value in {"hidden": hidden, "steps": steps, "batch": batch}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")
+    check_at_least(1, hidden=hidden, steps=steps, batch=batch)
     check_prompts(prompts)
     weight = weight_of(model)
     reader = _Reader(model, task, targets, lengths, loops, weight.dtype)
@@ -124,8 +123,8 @@ def probe(
         )
     trained_on = torch.Generator(weight.device).manual_seed(stream(seed, "probes") % 2**32)
     # on the CPU, as `evaluate` draws them
-    judged = reader.sample(prompts, generator_of(seed)).to(weight.device)
-    states, goals = reader.read(judged.rows(slice(2)))
+    test_prompts = reader.sample(prompts, generator_of(seed)).to(weight.device)
+    states, goals = reader.read(test_prompts.rows(slice(2)))
     stack = ProbeStack(
         groups=2 if control else 1,
         targets=[goal.shape[-1] for goal in goals],
@@ -145,7 +144,7 @@ def probe(
         optimizer.zero_grad()
         stack.errors(states, goals).mean(-1).sum().backward()
         optimizer.step()
-    errors, zero = _judge(stack, reader, judged)
+    errors, zero = _judge(stack, reader, test_prompts)
     loops_read = list(range(1, errors.shape[3] + 1))
 
     def probed(group: int, index: int, name: str) -> Probed:
@@ -262,8 +261,8 @@ class _Reader:
 def _judge(stack: ProbeStack, reader: _Reader, prompt: Prompt) -> tuple[Tensor, Tensor]:
     """Errors (prompts, groups, targets, loops, lengths), and what 0 scores (prompts, targets, lengths)."""
     errors, zero = [], []
-    for first in range(0, len(prompt.xs), CHUNK):
-        states, goals = reader.read(prompt.rows(slice(first, first + CHUNK)))
+    for part in prompt.chunks(CHUNK):
+        states, goals = reader.read(part)
         shared = [goal.expand(stack.groups, *goal.shape) for goal in goals]
         errors.append(stack.errors(states.expand(stack.groups, *states.shape), shared).movedim(-1, 0).cpu())
         zero.append(torch.stack([goal.square().mean(-1) for goal in goals]).movedim(-1, 0).cpu())

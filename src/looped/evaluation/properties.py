@@ -19,12 +19,12 @@ P = TypeVar("P", bound=AnyPrompt)
 def with_other_end(prompt: P, other: P, at: int) -> P:
     """`prompt` up to and with pair (or token) number `at`, and the rest of `other` after it."""
 
-    def joined(name: str) -> Tensor:
+    def cut(name: str) -> Tensor:
         return torch.cat((getattr(prompt, name)[:, : at + 1], getattr(other, name)[:, at + 1 :]), 1)
 
     if isinstance(prompt, Sequence):
-        return Sequence(joined("tokens"), prompt.targets)  # type: ignore[return-value]
-    return Prompt(joined("xs"), joined("ys"))  # type: ignore[return-value]
+        return Sequence(cut("tokens"), prompt.targets)  # type: ignore[return-value]
+    return Prompt(cut("xs"), cut("ys"))  # type: ignore[return-value]
 
 
 def with_other_label(prompt: Prompt, other: Prompt, at: int) -> Prompt:

@@ -29,15 +29,15 @@ def spectral_radius(
         return dominant(diagonal, normal_like(state, generator)).amax(-1)
     sizes = [leaf.flatten(1).shape[1] for leaf in leaves(state)]
 
-    def joined(tree: State) -> Tensor:
+    def flattened(tree: State) -> Tensor:
         return torch.cat([leaf.flatten(1) for leaf in leaves(tree)], 1)
 
     def split(flat: Tensor) -> State:
         pieces = iter(flat.split(sizes, 1))
         return tree_map(lambda leaf: next(pieces).reshape(leaf.shape), state)
 
-    whole = linearised(lambda flat: joined(model.step(split(flat), context, t)), joined(state))
-    return dominant(whole, normal_like(joined(state), generator))
+    whole = linearised(lambda flat: flattened(model.step(split(flat), context, t)), flattened(state))
+    return dominant(whole, normal_like(flattened(state), generator))
 
 
 def linearised(function: Callable[[Tensor], Tensor], point: Tensor) -> Callable[[Tensor], Tensor]:
@@ -76,18 +76,18 @@ def dominant(
     small = v.new_zeros(*v.shape[:-1], size, size)
     for j in range(size):
         image = apply(basis[j])
-        rest, before = image, image.norm(dim=-1)
+        outside, before = image, image.norm(dim=-1)
         for _ in range(2):  # once loses orthogonality
             for i, direction in enumerate(basis):
-                along = (direction * rest).sum(-1)
+                along = (direction * outside).sum(-1)
                 small[..., i, j] += along
-                rest = rest - along[..., None] * direction
-        length = rest.norm(dim=-1)
+                outside = outside - along[..., None] * direction
+        length = outside.norm(dim=-1)
         # in an invariant subspace only rounding is left; rows and columns of zeros add only eigenvalues 0
         new = length > 100 * torch.finfo(v.dtype).eps * before
         if j + 1 < size:
             small[..., j + 1, j] = torch.where(new, length, 0.0)
-            basis.append(torch.where(new[..., None], _unit(rest), 0.0))
+            basis.append(torch.where(new[..., None], _unit(outside), 0.0))
     return torch.linalg.eigvals(small).abs().amax(-1)
 
 

@@ -38,8 +38,7 @@ def cross_entropies(
     """The summed cross entropy of every English sentence of the split, and its number of tokens."""
     prompt = task.everything(n, weight_of(model).device).rows(rows)
     sums, counts = [], []
-    for first in range(0, prompt.places[0], CHUNK):
-        part = prompt.rows(slice(first, first + CHUNK))
+    for part in prompt.chunks(CHUNK):
         assert part.weights is not None
         sums.append((task.error(model.predict(part), part) * part.weights).sum(-1).cpu().double())
         counts.append(part.weights.sum(-1).cpu().double())
@@ -80,8 +79,8 @@ def translate(model: LoopedModel, task: Translation, *, n: int, rows: Rows = ALL
     """
     prompt = task.everything(n, weight_of(model).device).rows(rows)
     tokenizer, texts = task.tokenizer(), []
-    for first in range(0, prompt.places[0], CHUNK):
-        tokens = decode(model, prompt.rows(slice(first, first + CHUNK)).tokens)
+    for part in prompt.chunks(CHUNK):
+        tokens = decode(model, part.tokens)
         texts += tokenizer.decode_batch([row[row.index(BETWEEN) + 1 :] for row in tokens.tolist()])
     return [text.strip() for text in texts]
 

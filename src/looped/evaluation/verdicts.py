@@ -132,10 +132,10 @@ def _fixed_point(diagnosis: Diagnosis) -> list[str]:
     where = "Where it settles" if settled < 1 else "There"
     if radius is not None and diagnosis.repelled is not None:
         measured = f"spectral radius {radius.median:.3g}, {radius.low:.3g} to {radius.high:.3g} for most prompts"
-        held = "neither grows nor dies out" if abs(radius.median - 1) <= SETTLED else "dies out"
+        fate = "neither grows nor dies out" if abs(radius.median - 1) <= SETTLED else "dies out"
         if diagnosis.repelled > 0:
-            held = f"dies out for {1 - diagnosis.repelled:.0%} and grows for {diagnosis.repelled:.0%}"
-        sentences.append(f"{where} a small disturbance {held} ({measured}).")
+            fate = f"dies out for {1 - diagnosis.repelled:.0%} and grows for {diagnosis.repelled:.0%}"
+        sentences.append(f"{where} a small disturbance {fate} ({measured}).")
     if not diagnosis.injects:
         sentences.append("No loop reads the prompt: it enters by the first state alone, so other starts say nothing.")
     elif diagnosis.same is not None and diagnosis.apart is None:

@@ -49,14 +49,14 @@ def feature_attention(
     return scores @ v / scores.sum(-1, keepdim=True)
 
 
-def rotate(x: Float[Tensor, "*batch n r"], *, base: float = 10_000.0) -> Float[Tensor, "*batch n r"]:
-    """Rotary positions: turn the pair (x_i, x_{i + r/2}) of token t by the angle t base^(-2i/r).
+def rotate(x: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch n r"]:
+    """Rotary positions: turn the pair (x_i, x_{i + r/2}) of token t by the angle t 10000^(-2i/r).
 
     Inner products of turned vectors depend on the distance of their tokens alone. Ref: Su et al. 2021.
     """
     n, half = x.shape[-2], x.shape[-1] // 2
     exponents = torch.arange(half, dtype=x.dtype, device=x.device) / half
-    angles = torch.arange(n, dtype=x.dtype, device=x.device)[:, None] * base**-exponents
+    angles = torch.arange(n, dtype=x.dtype, device=x.device)[:, None] * 10_000.0**-exponents
     left, right = x.chunk(2, -1)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat([left * cos - right * sin, left * sin + right * cos], -1)

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.counts import check_at_least
+
 Function = Callable[[Tensor], Tensor]
 """(rows, numbers) -> (rows, numbers)."""
 
@@ -64,11 +66,10 @@ class Anderson(Solver):
     """Keeps the coefficients finite where residuals are nearly parallel; at least ten roundings."""
 
     def __post_init__(self) -> None:
-        _check_memory(self.memory)
+        check_at_least(1, memory=self.memory)
         if not 0 < self.mixing <= 1:
             raise ValueError(f"`mixing` must be above 0 and at most 1; got {self.mixing}.")
-        if self.ridge < 0:
-            raise ValueError(f"`ridge` must be at least 0; got {self.ridge}.")
+        check_at_least(0, ridge=self.ridge)
 
     def iterates(self, function: Function, start: Tensor, calls: int) -> Iterator[tuple[Tensor, Tensor]]:
         """One mixture a call."""
@@ -106,7 +107,7 @@ class Broyden(Solver):
     """Updates that are remembered; the next one starts anew from B = -I."""
 
     def __post_init__(self) -> None:
-        _check_memory(self.memory)
+        check_at_least(1, memory=self.memory)
 
     def iterates(self, function: Function, start: Tensor, calls: int) -> Iterator[tuple[Tensor, Tensor]]:
         """One quasi-Newton step a call."""
@@ -133,8 +134,3 @@ class Broyden(Solver):
             left = torch.where(usable, (step - apply(change, lefts, rights)) / torch.where(usable, size, 1.0), 0.0)
             full = len(lefts) == self.memory
             lefts, rights = ([], []) if full else ([*lefts, left], [*rights, right])
-
-
-def _check_memory(memory: int) -> None:
-    if memory < 1:
-        raise ValueError(f"`memory` must be at least 1; got {memory}.")

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from looped.functional.counts import check_at_least
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import Activation, Block, LayerNorm, Linear, gelu
 from looped.models.decoder import Context, batch_axis, interleave
@@ -32,11 +33,8 @@ class Part:
     """Hidden units of the MLP; None means four times the stream's width."""
 
     def __post_init__(self) -> None:
-        least = {"layers": 0, "heads": 1, "head_width": 1, "hidden": 1}
-        for name, bound in least.items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise ValueError(f"`{name}` must be at least {bound}; got {value}.")
+        check_at_least(0, layers=self.layers)
+        check_at_least(1, heads=self.heads, head_width=self.head_width, hidden=self.hidden)
         check_layers(self.layers)
 
 
@@ -85,9 +83,7 @@ class AlgoFormerConfig(ModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positions(self.positions)
-        for name in ("d", "outputs", "width", "positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        check_at_least(1, d=self.d, outputs=self.outputs, width=self.width, positions=self.positions)
         for part in (self.pre, self.loop, self.post):
             if part.head_width is None and part.layers and self.width % part.heads:
                 raise ValueError(f"`width` must be a multiple of heads={part.heads}; got {self.width}.")

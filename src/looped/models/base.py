@@ -15,7 +15,6 @@ from looped.models.loop import (
     Context,
     ExitRule,
     Settled,
-    SettledTokens,
     State,
     check_loops,
     settle,
@@ -145,7 +144,7 @@ class LoopedModel(nn.Module, ABC):
         return settled._replace(predictions=_finite(settled.predictions))
 
     @torch.no_grad()
-    def settle_tokens(self, prompt: AnyPrompt, rule: ExitRule, *, max_loops: int) -> SettledTokens:
+    def settle_tokens(self, prompt: AnyPrompt, rule: ExitRule, *, max_loops: int) -> Settled:
         """Predictions where `rule`, such as `TokenChange`, lets each token stay as it is, after at most `max_loops`."""
         context = self.embed(self._checked(prompt))
         state = self.start(context)

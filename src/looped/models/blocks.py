@@ -155,14 +155,16 @@ M = TypeVar("M", bound=nn.Module)
 def stack(models: Sequence[M]) -> M:
     """Make models of one shape into one model: every parameter and buffer gets a leading axis of models."""
     stacked = copy.deepcopy(models[0])
-    joined: dict[Tensor, Tensor] = {}  # a weight that two layers share stays shared
+    stacked_tensors: dict[Tensor, Tensor] = {}  # a weight that two layers share stays shared
     for kind in ("named_parameters", "named_buffers"):
         parts = [dict(getattr(model, kind)(remove_duplicate=False)) for model in models]
         for name, first in parts[0].items():
-            if first not in joined:
+            if first not in stacked_tensors:
                 values = torch.stack([tensors[name].detach() for tensors in parts])
                 is_weight = isinstance(first, nn.Parameter)
-                joined[first] = nn.Parameter(values, requires_grad=first.requires_grad) if is_weight else values
+                stacked_tensors[first] = (
+                    nn.Parameter(values, requires_grad=first.requires_grad) if is_weight else values
+                )
             owner, _, leaf = name.rpartition(".")
-            setattr(stacked.get_submodule(owner), leaf, joined[first])
+            setattr(stacked.get_submodule(owner), leaf, stacked_tensors[first])
     return stacked

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from looped.functional.counts import check_at_least
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
 from looped.models.injections import INJECTIONS
@@ -41,9 +42,7 @@ class DecoderConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("d", "width", "heads", "layers", "positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        check_at_least(1, d=self.d, width=self.width, heads=self.heads, layers=self.layers, positions=self.positions)
         check_layers(self.layers)
         check_positions(self.positions)
         if self.width % self.heads:

@@ -10,6 +10,7 @@ from typing import ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from looped.functional.counts import check_at_least
 from looped.functional.fixed_points import Anderson, Repeat, Solver
 from looped.models.loop import Context, State, Step, check_loops, tree_map
 
@@ -57,7 +58,7 @@ class Truncated(GradientRule):
     """Loops that each loss goes back through, or all before it where there are fewer."""
 
     def __post_init__(self) -> None:
-        _check_back(self.back)
+        check_at_least(1, back=self.back)
 
     def states(self, step: Step, state: State, context: Context, *, loops: int, keep: int, batch_axes: int) -> list:
         """The last `keep` states, each with a graph of its own."""
@@ -94,7 +95,7 @@ class Phantom(GradientRule):
     last_only = alike = True
 
     def __post_init__(self) -> None:
-        _check_back(self.back)
+        check_at_least(1, back=self.back)
         if not 0 < self.damping <= 1:
             raise ValueError(f"`damping` must be above 0 and at most 1; got {self.damping}.")
 
@@ -131,7 +132,7 @@ class Implicit(GradientRule):
     last_only = alike = True
 
     def __post_init__(self) -> None:
-        _check_back(self.back)
+        check_at_least(1, back=self.back)
 
     def states(self, step: Step, state: State, context: Context, *, loops: int, keep: int, batch_axes: int) -> list:
         """The fixed point, with one loop's graph and the gradient's rule on it."""
@@ -157,11 +158,6 @@ class Implicit(GradientRule):
         last = image.clone()
         last.register_hook(solve_adjoint)
         return [last]
-
-
-def _check_back(back: int) -> None:
-    if back < 1:
-        raise ValueError(f"`back` must be at least 1; got {back}.")
 
 
 def jacobian_penalty(

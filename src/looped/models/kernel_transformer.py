@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 
 from looped.functional import kernels
 from looped.functional.attention import kernel_attention
+from looped.functional.counts import check_at_least
 from looped.functional.kernels import Kernel
 from looped.models import patterns
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
@@ -107,10 +108,7 @@ class KernelTransformerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        counts = {"d": self.d, "layers": self.layers, "heads": len(self.heads), "models": self.models or 1}
-        for name, value in counts.items():
-            if value < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        check_at_least(1, d=self.d, layers=self.layers, heads=len(self.heads), models=self.models or 1)
         narrow = self.d + 1
         both = [pattern for head in self.heads for pattern in (head.value, head.scores)]
         reads_rest = any(pattern.shapes(self.d, self.width) != pattern.shapes(self.d, narrow) for pattern in both)

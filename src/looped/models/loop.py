@@ -110,11 +110,11 @@ ExitRule = Callable[[State, State, Context, int], Tensor]
 
 
 class Settled(NamedTuple):
-    """Predictions where each prompt left the loop, and after how many loops."""
+    """Predictions where each prompt left the loop, or where each token had enough, and after how many loops."""
 
     predictions: Tensor
-    loops: Int[Tensor, "batch"]
-    finished: Bool[Tensor, "batch"]
+    loops: Int[Tensor, "batch *tokens"]
+    finished: Bool[Tensor, "batch *tokens"]
     """False where `max_loops` came before the rule."""
 
 
@@ -154,15 +154,6 @@ def settle(
     return Settled(predictions, loops, finished)
 
 
-class SettledTokens(NamedTuple):
-    """Predictions of a loop in which each token stays as it was when it had enough, and after how many loops."""
-
-    predictions: Tensor
-    loops: Int[Tensor, "batch tokens"]
-    finished: Bool[Tensor, "batch tokens"]
-    """False where `max_loops` came before the rule."""
-
-
 @torch.no_grad()
 def settle_tokens(
     step: Step,
@@ -172,7 +163,7 @@ def settle_tokens(
     *,
     max_loops: int,
     collect: Callable[[State, Context], Tensor],
-) -> SettledTokens:
+) -> Settled:
     """Loop until `rule`, which gives (batch, tokens), lets every token go; until then others read those that stay."""
     check_loops(max_loops)
     loops = finished = None
@@ -189,7 +180,7 @@ def settle_tokens(
             break
     assert loops is not None
     assert finished is not None
-    return SettledTokens(collect(state, context), loops, finished)
+    return Settled(collect(state, context), loops, finished)
 
 
 def _spread(mask: Tensor, leaf: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from looped.functional.counts import check_at_least
 from looped.models.block_parts import BlockParts, RMSNorm, per_model
 from looped.models.blocks import Block, LayerNorm, Linear
 from looped.models.decoder import Context, DecoderConfig, LoopedDecoder, batch_axis
@@ -37,9 +38,9 @@ class RecurrentDepthConfig(DecoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("prelude", "coda", "rank", "start_std", "ponder"):
-            if (getattr(self, name) or 0) < 0:
-                raise ValueError(f"`{name}` must be at least 0; got {getattr(self, name)}.")
+        check_at_least(
+            0, prelude=self.prelude, coda=self.coda, rank=self.rank, start_std=self.start_std, ponder=self.ponder
+        )
         self.parts.check(self.width, self.heads)
         if self.inject == "none" and self.start_std:
             raise ValueError(

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from looped.experiment import Adam, Experiment, TrainConfig
+from looped.experiment import Adam, Experiment, Scale, TrainConfig
 from looped.functional.precise_descent import log_distances
 from looped.functional.schedules import Trapezoid
 from looped.models import patterns
@@ -17,8 +17,6 @@ from looped.studies import Axis, Cell, Context, Panels, Published, Study, Table,
 from looped.studies.expressions import Quantity
 from looped.tasks.vector_generation import VectorGeneration
 from looped.theorems.chen24.vector_prompts import VectorPrompts, draw_prompts
-
-Scale = Literal["smoke", "cpu", "paper"]
 
 CPU = TrainConfig(
     steps=500,

@@ -1,14 +1,11 @@
 """No paper: the small model of the loop explorer, `looped explore`, which guesses curves from points in a plane."""
 
 from dataclasses import replace
-from typing import Literal
 
-from looped.experiment import Experiment, Muon, TrainConfig
+from looped.experiment import Experiment, Muon, Scale, TrainConfig
 from looped.functional.schedules import Ramp, RandomDepth, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.tasks.mixture import FunctionMixture
-
-Scale = Literal["smoke", "cpu", "paper"]
 
 MODEL = DecoderConfig(d=1, width=64, heads=4, layers=1, loops=12, positions=50)
 """Room for 24 examples and a query."""

@@ -7,11 +7,11 @@ which was not trained.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from looped.baselines.linear import least_squares
 from looped.evaluation.errors import Baseline
-from looped.experiment import Experiment, Muon, TrainConfig, training
+from looped.experiment import Experiment, Muon, Scale, TrainConfig, training
 from looped.functional.fixed_points import Anderson, Broyden, Repeat
 from looped.functional.schedules import Ramp, RandomDepth, Trapezoid
 from looped.models.block_parts import BlockParts
@@ -22,8 +22,6 @@ from looped.studies.quantities import at, curve
 from looped.studies.study import Cells, device_seconds
 from looped.tasks.regression import LinearRegression
 from looped.tasks.task import Task
-
-Scale = Literal["smoke", "cpu", "paper"]
 
 MODELS = {
     "smoke": RecurrentDepthConfig(d=2, width=16, heads=2, loops=4, positions=16, prelude=0, coda=0),

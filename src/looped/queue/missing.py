@@ -78,8 +78,8 @@ class Figures:
         cells = [cell for cell in study.cells(self.scale).values() if isinstance(cell, Experiment)]
         runs = [training(cell, seed=seed) for cell in cells for seed in seeds]
         starts = {run.train.start for run in runs} - {None}
-        made = (recipe_at(name, self.scale) for name in recipes()) if starts else ()
-        return [*(run for run in made if run.folder in starts), *runs]
+        known = (recipe_at(name, self.scale) for name in recipes()) if starts else ()
+        return [*(run for run in known if run.folder in starts), *runs]
 
     def readings(self, study: Study) -> dict[str, list[Wanted]]:
         """What a figure reads from its trainings, by run folder; nothing where it needs their weights."""
@@ -122,11 +122,11 @@ def missing(asked: Figures) -> list[Entry]:
     for name, runs in wanted.items():
         for run in runs:
             users.setdefault(run.folder, []).append(name)
-    kept = kept_by_hash({run.hash for runs in wanted.values() for run in runs})
+    shipped = kept_by_hash({run.hash for runs in wanted.values() for run in runs})
     entries: dict[str, Entry] = {}
     for study in asked.studies:
         if study.name in wanted:
-            absent = _absent(study, wanted[study.name], asked, kept, users)
+            absent = _absent(study, wanted[study.name], asked, shipped, users)
             entries |= {entry.name: entry for entry in absent if entry.status != "at home"}
             counts = Counter("at home" if entry.status == "at home" else "to train" for entry in absent)
             message = ", ".join(f"{count} {where}" for where, count in counts.items())
@@ -138,7 +138,7 @@ def missing(asked: Figures) -> list[Entry]:
 
 
 def _absent(
-    study: Study, runs: Sequence[Experiment], asked: Figures, kept: Any, users: dict[str, list[str]]
+    study: Study, runs: Sequence[Experiment], asked: Figures, shipped: Any, users: dict[str, list[str]]
 ) -> list[Entry]:
     """The trainings of a figure that are neither finished here, nor kept models, nor read here already.
 
@@ -148,14 +148,14 @@ def _absent(
     for run in runs:
         path, wanted = asked.runs / run.folder, readings.get(run.folder, [])
         stand = standing(path)
-        if stand.status != "finished" and run.hash not in kept and not all_read(wanted):
+        if stand.status != "finished" and run.hash not in shipped and not all_read(wanted):
             reason = note.read_text().strip() if (note := path / "diverged").exists() else ""
             at_home = has_weights(facts := home.get(run.folder)) or _all_known(wanted, facts)
             status = "at home" if at_home else "diverged" if reason else stand.status
             waits = "" if can_start(run, asked.runs) else f"waits for {run.train.start}"
             about = {"status": status, "step": stand.step, "message": reason or waits}
             absent.append(Entry(name=run.folder, figures=tuple(dict.fromkeys(users[run.folder])), what=run, **about))
-    # weights to start from are needed here, and not missed where all that start from them are done
+    # weights that others start from must be here while one of those others is to be trained; then nobody misses them
     needed = {entry.what.train.start for entry in absent if entry.status != "at home"}
     starts = {run.train.start for run in runs} - needed - readings.keys()
     return [

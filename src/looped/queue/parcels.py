@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from looped.experiment import TrainConfig
-from looped.files import check_folder, log, read_json, write_bytes, write_json
+from looped.files import check_folder, log, one_line, read_json, write_bytes, write_json
 from looped.queue.missing import Figures, all_read, has_weights
 from looped.studies.readings import DAMAGE, Reading, key_of
 from looped.training.folder import Checkpoint, checkpoint_path, read_checkpoint
@@ -161,7 +161,7 @@ def _put_reading(path: Path, asked: Figures, record: Record) -> None:
     try:
         reading = Reading.from_bytes(path.read_bytes())
     except DAMAGE as error:
-        log.warning(f"looped: the reading {path.name} cannot be used ({' '.join(str(error).split())}): left out.")
+        log.warning(f"looped: the reading {path.name} cannot be used ({one_line(error)}): left out.")
         return
     has_run = standing(asked.runs / reading.run).status == "finished"
     facts = record.setdefault(reading.run, {**_facts(reading.training), **({} if has_run else {"weights": False})})

@@ -31,11 +31,11 @@ class Reader:
 
     def add_finished(self) -> None:
         """Ask for what is not there yet of all runs that are finished here, and of kept models."""
-        kept = kept_by_hash({entries[0].experiment.hash for entries in self.wanted.values()})
+        shipped = kept_by_hash({entries[0].experiment.hash for entries in self.wanted.values()})
         for run, entries in self.wanted.items():
             if standing(self.asked.runs / run).status == "finished":
                 self.add(self.asked.runs / run)
-            elif (path := kept.get(entries[0].experiment.hash)) is not None:
+            elif (path := shipped.get(entries[0].experiment.hash)) is not None:
                 self.add(path, run)
 
     def add(self, path: Path, run: str = "") -> None:

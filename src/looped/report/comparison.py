@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from looped.evaluation.curves import Curve
 
 
-def comparison_figure(comparison: Comparison, *, size=(9.2, 3.6)) -> Figure:
+def comparison_figure(comparison: Comparison) -> Figure:
     """Error by examples and by loops with intervals; a dot marks each model's loops."""
     entries = comparison.entries
-    with blank(size) as figure:
+    with blank((9.2, 3.6)) as figure:
         left, right = figure.subplots(1, 2)
         _draw(left, [entry.by_examples for entry in entries])
         left.set(xlabel="examples in the prompt, k", ylabel=ERROR)

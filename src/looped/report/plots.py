@@ -28,27 +28,27 @@ def colours(labels: Sequence[str]) -> list[int]:
     return [0, *(KNOWN[label] if label in KNOWN else next(free) for label in labels[1:])]
 
 
-def examples_figure(curves: Sequence[Curve], *, d: int | None = None, size=(5.2, 3.3)) -> Figure:
+def examples_figure(curves: Sequence[Curve], *, d: int | None = None) -> Figure:
     """Error by number of examples, model first, then baselines, with intervals; `d` marks k = d."""
-    with blank(size) as figure:
+    with blank((5.2, 3.3)) as figure:
         ax = figure.subplots()
         _draw_examples(ax, curves, d)
         _legend(figure, ax)
     return figure
 
 
-def loops_figure(evaluation: Evaluation, *, size=(5.2, 3.3)) -> Figure:
+def loops_figure(evaluation: Evaluation) -> Figure:
     """Error by loops with the trained b marked, and the best baseline's error on the same pairs as a flat line."""
-    with blank(size) as figure:
+    with blank((5.2, 3.3)) as figure:
         ax = figure.subplots()
         _draw_loops(ax, evaluation)
         _legend(figure, ax)
     return figure
 
 
-def evaluation_figure(evaluation: Evaluation, *, d: int | None = None, size=(9.2, 3.5)) -> Figure:
+def evaluation_figure(evaluation: Evaluation, *, d: int | None = None) -> Figure:
     """Both curves of an evaluation side by side: the picture for a README or a paper."""
-    with blank(size) as figure:
+    with blank((9.2, 3.5)) as figure:
         left, right = figure.subplots(1, 2)
         _draw_examples(left, evaluation.by_examples, d)
         _draw_loops(right, evaluation)
@@ -56,9 +56,9 @@ def evaluation_figure(evaluation: Evaluation, *, d: int | None = None, size=(9.2
     return figure
 
 
-def training_figure(metrics: Sequence[Mapping[str, float]], *, size=(5.2, 2.9)) -> Figure:
+def training_figure(metrics: Sequence[Mapping[str, float]]) -> Figure:
     """Loss and error by training step."""
-    with blank(size) as figure:
+    with blank((5.2, 2.9)) as figure:
         ax = figure.subplots()
         steps = [line["step"] for line in metrics]
         drawn = {key: [line.get(key, math.nan) for line in metrics] for key in ("loss", "error")}
@@ -71,9 +71,9 @@ def training_figure(metrics: Sequence[Mapping[str, float]], *, size=(5.2, 2.9)) 
     return figure
 
 
-def bound_figure(plot: Mapping[str, Any], *, size=(3.1, 2.15)) -> Figure:
+def bound_figure(plot: Mapping[str, Any]) -> Figure:
     """The small plot of a theorem: measured against bound, and any other lines."""
-    with blank(size) as figure:
+    with blank((3.1, 2.15)) as figure:
         ax = figure.subplots()
         lines = {name: np.array(values, float) for name, values in plot["lines"].items()}  # None becomes NaN
         xs = np.array(plot["x"], float)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from looped.evaluation.curves import Curve
 
 
-def diagnosis_figure(diagnosis: Diagnosis, *, size=(9.2, 3.4)) -> Figure:
+def diagnosis_figure(diagnosis: Diagnosis) -> Figure:
     """Error and relative state change by loop, with the trained loops and the loop where it begins to diverge."""
-    with blank(size) as figure:
+    with blank((9.2, 3.4)) as figure:
         left, right = figure.subplots(1, 2)
         _draw(left, diagnosis.error, 0, diagnosis)
         left.set(xlabel="loops applied", ylabel="error (predicting zero = 1)")

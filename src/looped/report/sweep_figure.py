@@ -18,11 +18,11 @@ MOST = 12
 """Curves and names that can be told apart."""
 
 
-def sweep_figure(results: SweepResults, *, size=(9.2, 3.8)) -> Figure:
+def sweep_figure(results: SweepResults) -> Figure:
     """Error against the field that varies, or point by point, and by loop; bars and bands are the intervals."""
     points, varied = results.points, results.varied
     names = [", ".join(f"{name.rpartition('.')[2]}={point.fields.get(name)}" for name in varied) for point in points]
-    with blank(size) as figure:
+    with blank((9.2, 3.8)) as figure:
         left, right = figure.subplots(1, 2)
         values = [point.fields.get(varied[0]) for point in points] if len(varied) == 1 else []
         numeric = bool(values) and all(type(value) in (int, float) for value in values)

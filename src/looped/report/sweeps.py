@@ -10,7 +10,7 @@ from looped.evaluation.diagnosis import Estimate
 from looped.report.drawing import Figures
 from looped.report.numbers import number
 from looped.report.sweep_figure import sweep_figure
-from looped.sweep_results import best_points, read_results
+from looped.sweep_results import best_points, read_results, varied_fields
 from looped.training.sweep import read_sweep
 from looped.training.trials import Standing
 
@@ -24,8 +24,7 @@ def sweep_section(folder: Path, figures: Figures) -> dict[str, Any]:
     Of many points those that did not finish come first into the table, then those of least error.
     """
     points = read_sweep(folder)
-    names = dict.fromkeys(name for fields, _, _ in points for name in fields)
-    varied = [name for name in names if len({json.dumps(fields.get(name)) for fields, _, _ in points}) > 1]
+    varied = varied_fields([fields for fields, _, _ in points])
     counts = Counter(standing.status for _, _, standing in points)
     errors = [standing.metrics.get("error") for _, _, standing in points if standing.status == "finished"]
     best = min((error for error in errors if error is not None and error == error), default=None)

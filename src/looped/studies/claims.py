@@ -22,7 +22,7 @@ class Published:
     number: str
     """The number as printed."""
     ours: Quantity
-    """What we have for it."""
+    """Our quantity."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from looped.studies.checks import Check, Condition
 from looped.studies.table import Cell, Label, Series, Table, X, text
-from looped.studies.values import Value, apply, exact, geometric_mean, quotient, reduce, seeded
+from looped.studies.values import Value, apply, exact, geometric_mean, over_seeds, quotient, reduce
 
 Labels = Mapping[str, Any]
 """Label -> value, or the builtins `max` and `min`."""
@@ -202,8 +202,8 @@ class Curve(Quantity):
         cells, model_asked = self.matches(table), "model" in {**self.labels, **bound}
         for name, wanted in bound.items():
             if name not in self.labels:
-                # a baseline that lacks the label goes with all its values, unless a cell has just this one; its model
-                # must be asked for, or it would stand in for one that was not trained
+                # Where no cell has this value, a cell without the label counts for every value: a baseline. A leaf gets
+                # a baseline only if it names a model: else one would stand in for a model that was not trained.
                 exact = [cell for cell in cells if cell.get(name) == wanted]
                 cells = exact or [cell for cell in cells if name not in cell and ("model" not in cell or model_asked)]
         if not cells:
@@ -242,7 +242,7 @@ def _over_runs(runs: Sequence[Series], index: int) -> Value:
     low, high = (None if ends is None else ends[index] for ends in (runs[0].low, runs[0].high))
     draws = () if runs[0].draws is None else runs[0].draws[index]
     seeds = sum(series.seed is not None for series in runs)
-    return seeded([series.value[index] for series in runs], low, high, seeds=seeds, draws=draws)
+    return over_seeds([series.value[index] for series in runs], low, high, seeds=seeds, draws=draws)
 
 
 @dataclass(frozen=True, eq=False)

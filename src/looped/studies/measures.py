@@ -18,7 +18,7 @@ from looped.studies.readings import Wanted
 from looped.studies.study import Cells, Context
 from looped.studies.table import Cell, Label, Table
 from looped.tasks.task import Task
-from looped.training.grid import train_grid, train_variants
+from looped.training.grid import train_grid
 from looped.training.run import Run
 
 TRAINING_SHARE = 0.9
@@ -138,9 +138,9 @@ def trained(
     cells: Mapping[Cell, Experiment], seeds: Sequence[int], context: Context, *, share: float = TRAINING_SHARE
 ) -> dict[Cell, list[Run]]:
     """The runs of every cell, one for each seed; `share` of the study's progress."""
-    variants = {str(cell): experiment for cell, experiment in cells.items()}
-    runs = train_variants(variants, seeds, trained=context.note_training, **training_options(context, share))
-    return {cell: runs[str(cell)] for cell in cells}
+    grid = [training(experiment, seed=seed) for experiment in cells.values() for seed in seeds]
+    runs = iter(train_grid(grid, trained=context.note_training, **training_options(context, share)))
+    return {cell: [next(runs) for _ in seeds] for cell in cells}
 
 
 def training_options(context: Context, share: float = TRAINING_SHARE) -> dict[str, Any]:

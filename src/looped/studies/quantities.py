@@ -15,7 +15,7 @@ from typing import Any
 from looped.studies.checks import Check
 from looped.studies.expressions import Along, Between, Curve, Derived, Number, Quantity, Readings, bracketed
 from looped.studies.table import X
-from looped.studies.values import averaged, combine, reduce, seeded
+from looped.studies.values import averaged, combine, over_seeds, reduce
 
 
 def curve(of: str = "by_examples", **labels: Any) -> Curve:
@@ -113,7 +113,7 @@ def share(check: Check, over: str, among: Sequence[Any] | None = None) -> Quanti
         values = list(readings.values())
         if all(len(value.by_seed) == 1 for value in values):
             holding = fmean(condition.verdict(value) == "holds" for value in values)
-            return {None: seeded([holding], seeds=max(value.seeds for value in values))}
+            return {None: over_seeds([holding], seeds=max(value.seeds for value in values))}
         return {None: reduce(lambda numbers: fmean(map(condition.holds, numbers)), values)}
 
     return Derived(f"share of {over}s with [{condition}]", (along(condition.quantity, over, among),), read)

@@ -19,7 +19,7 @@ import torch
 
 from looped.config import encode
 from looped.experiment import Experiment, hash_of
-from looped.files import log, write_bytes
+from looped.files import log, one_line, write_bytes
 from looped.studies.table import Cell, Series, Table
 from looped.training.provenance import provenance
 from looped.training.run import Run
@@ -98,7 +98,7 @@ class Wanted:
             if reading.run != self.experiment.folder:
                 raise ValueError(f"it is of {reading.run}")
         except DAMAGE as error:
-            log.warning(f"looped: {self.file} cannot be used ({' '.join(str(error).split())}): measured again.")
+            log.warning(f"looped: {self.file} cannot be used ({one_line(error)}): measured again.")
             return None
         return reading
 

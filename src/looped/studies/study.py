@@ -12,11 +12,11 @@ from typing import Any, Protocol
 import torch
 
 from looped.config import encode, nearest
+from looped.experiment import SCALES
 from looped.studies.claims import Claim, JudgedClaim, Learned, judge
 from looped.studies.panels import Panels, draw
 from looped.studies.table import Cell, Table
 
-SCALES = ("smoke", "cpu", "paper")
 Cells = Mapping[Cell, Any]
 """The cells of a study at one scale, each with what is to be measured: mostly an `Experiment`."""
 

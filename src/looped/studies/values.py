@@ -52,7 +52,7 @@ def exact(number: float) -> Value:
     return Value(by_seed=(number,), low=number, high=number, seeds=0)
 
 
-def seeded(
+def over_seeds(
     numbers: Sequence[float],
     low: float | None = None,
     high: float | None = None,
@@ -92,7 +92,7 @@ def combine(function: Callable[..., float], values: Sequence[Value], ends: Seque
     if draws:
         ordered, tail = sorted(draws), round((1 - LEVEL) / 2 * len(draws))
         ends = ordered[tail], ordered[-1 - tail]
-    return seeded(numbers, min(ends), max(ends), seeds=max(value.seeds for value in values), draws=draws)
+    return over_seeds(numbers, min(ends), max(ends), seeds=max(value.seeds for value in values), draws=draws)
 
 
 def _draws(function: Callable[..., float], values: Sequence[Value]) -> list[float]:

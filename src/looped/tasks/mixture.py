@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.counts import check_at_least
 from looped.prompt import Prompt
 from looped.tasks.task import Task, active_mask
 
@@ -27,8 +28,7 @@ class FunctionClass(ABC):
     """How many units are summed."""
 
     def __post_init__(self) -> None:
-        if self.units < 1:
-            raise ValueError(f"`units` must be at least 1; got {self.units}.")
+        check_at_least(1, units=self.units)
 
     @abstractmethod
     def shape(self, z: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.counts import check_at_least
 from looped.prompt import Prompt
 from looped.tasks.task import Task, active_mask
 
@@ -25,8 +26,7 @@ class ReLUNetwork(Task):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.hidden < 1:
-            raise ValueError(f"`hidden` must be at least 1; got {self.hidden}.")
+        check_at_least(1, hidden=self.hidden)
 
     @property
     def label_variance(self) -> float:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.counts import check_at_least
 from looped.functional.streams import stream
 from looped.prompt import Prompt, Sequence
 from looped.tasks.task import NoisyTask, SequenceTask, active_mask
@@ -78,10 +79,7 @@ class _FixedNetwork(NoisyTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("features", "hidden"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {value}.")
+        check_at_least(1, features=self.features, hidden=self.hidden)
 
     @property
     def num_inputs(self) -> int:
@@ -140,8 +138,7 @@ class AutoRegression(_FixedNetwork, SequenceTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order < 1:
-            raise ValueError(f"`order` must be at least 1; got {self.order}.")
+        check_at_least(1, order=self.order)
 
     @property
     def num_inputs(self) -> int:
@@ -194,8 +191,7 @@ class ChainOfThought(SequenceTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.layers < 1:
-            raise ValueError(f"`layers` must be at least 1; got {self.layers}.")
+        check_at_least(1, layers=self.layers)
 
     @property
     def tokens_per_point(self) -> int:

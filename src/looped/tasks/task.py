@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.counts import check_at_least
 from looped.functional.memory import check_memory
 from looped.prompt import AnyPrompt, Prompt, Sequence
 from looped.tasks.questions import Questions
@@ -32,8 +33,7 @@ class Task(ABC):
     """Whether sampling stays on the device, so that a CUDA graph can capture it; if not, prompts are drawn outside."""
 
     def __post_init__(self) -> None:
-        if self.d < 1:
-            raise ValueError(f"`d` must be at least 1; got {self.d}.")
+        check_at_least(1, d=self.d)
 
     @property
     @abstractmethod

@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from looped.functional.counts import check_at_least
 from looped.prompt import Sequence
 from looped.tasks.data import cache_folder, closest, data_folder, read_text
 from looped.tasks.task import SequenceTask
@@ -69,8 +70,7 @@ class Translation(SequenceTask):
             raise ValueError(
                 f"`vocabulary` must be at least {MIN_VOCABULARY}, one token per byte; got {self.vocabulary}."
             )
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"`limit` must be at least 1; got {self.limit}.")
+        check_at_least(1, limit=self.limit)
 
     @property
     def vocabulary_size(self) -> int:

@@ -1,12 +1,7 @@
-"""Seeded random numbers in float64."""
+"""Random numbers in float64."""
 
 import torch
 from torch import Tensor
-
-
-def seeded(seed: int) -> torch.Generator:
-    """A generator with that seed."""
-    return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape: int, generator: torch.Generator) -> Tensor:

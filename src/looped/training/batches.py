@@ -87,10 +87,10 @@ class Batches:
         return error * (weights / weights.mean()).view(-1, *[1] * (error.ndim - 1))
 
     def num_pairs(self, step: int) -> int | None:
-        """How many pairs a step's prompts have: the scored ones, rounded up to a quarter of all; None: all.
+        """The pairs that a step's prompts are cut to: the scored ones, rounded up to a quarter of all; None: all.
 
-        A model that answers every pair from those before it gives the same answers, in less time. With `lengths` it is
-        one of those, drawn from the step alone, as every schedule is.
+        A model that answers every pair from those before it gives the same answers in less time. With `lengths` the
+        number is one of those; the step alone decides which, as in every schedule.
         """
         points = self.config.points
         if self.config.lengths:

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Any
 
-from looped.files import log
+from looped.files import log, one_line
 from looped.training.executors import Executor, Pool
 from looped.training.worker import Job, Result, work
 
@@ -53,7 +53,7 @@ class Cluster(Pool):
             try:
                 result = self.ray.get(reference)
             except self.ray.exceptions.RayTaskError as error:
-                result = {"status": "failed", "message": " ".join(str(error.cause).split())}
+                result = {"status": "failed", "message": one_line(error.cause)}
             except self.ray.exceptions.RayError as error:
                 reason = str(error).strip().splitlines()[0]
                 result = {"status": "lost", "message": f"its worker was lost: {reason}"}
@@ -99,7 +99,7 @@ def _connect(executor: Executor) -> tuple[Any, bool]:
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise ValueError(f"no Ray cluster at {executor.address or 'this machine'}: {reason}") from None
     addresses = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
     if executor.address is None and addresses != {"127.0.0.1"}:

@@ -2,13 +2,13 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from looped.experiment import Experiment
+from looped.experiment import Experiment, training
 from looped.training.distributed import join
 from looped.training.run import Run
 from looped.training.trainer import trainers
@@ -38,7 +38,7 @@ def check_determinism(
 ) -> Difference | None:
     """Train `steps` steps twice from the start and compare everything; None where all of it is equal."""
     seeds = seeds or [experiment.train.seed]
-    members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
+    members = [training(experiment, seed=seed) for seed in seeds]
     first, second = (_train_briefly(members, min(steps, experiment.train.steps), device, engine) for _ in range(2))
     different = [name for name, value in first.items() if not _equal(value, second[name])]
     if not different:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from looped.experiment import Experiment
-from looped.files import digest
+from looped.files import digest, one_line
 from looped.prompt import P
 from looped.training.folder import Checkpoint, read_checkpoint
 from looped.training.run import Run
@@ -122,7 +122,7 @@ class Team:
         self.add(*(parameter.grad for parameter in model.parameters() if parameter.grad is not None))
 
     def any(self, here: bool) -> bool:
-        """Whether it is true on any rank; asked on the CPU, so that no GPU is waited for and a dead rank is noticed."""
+        """Whether `here` is true on any rank; ranks ask each other on the CPU, so that none waits for a GPU."""
         ranks = torch.tensor(int(here))
         self.add(ranks)
         return bool(ranks)
@@ -192,7 +192,7 @@ def _join(kind: str) -> Team:
         backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
         dist.init_process_group(backend, timeout=timedelta(seconds=_timeout()))
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error)[:200]
         raise LostRank(f"rank {rank} of {size} cannot reach the others: {reason}. Start the job again.") from None
     atexit.register(dist.destroy_process_group)
     return Team(rank, size, joined=True)

@@ -15,7 +15,7 @@ class Dropout:
     """
 
     def __init__(self, share: float, generators: Sequence[torch.Generator]):
-        self.rest, self.generators = 1 - share, generators
+        self.share_left, self.generators = 1 - share, generators
 
     def __call__(self, x: Tensor) -> Tensor:
         """What stays, divided by its expected share; in a pass without gradient x itself."""
@@ -23,8 +23,8 @@ class Dropout:
             return x
         shape = x.shape if len(self.generators) == 1 else x.shape[1:]
         draws = [torch.rand(shape, generator=generator, device=x.device) for generator in self.generators]
-        stays = (draws[0] if len(draws) == 1 else torch.stack(draws)) < self.rest
-        return torch.where(stays, x / self.rest, 0.0)
+        stays = (draws[0] if len(draws) == 1 else torch.stack(draws)) < self.share_left
+        return torch.where(stays, x / self.share_left, 0.0)
 
 
 def add_dropout(model: nn.Module, share: float, generators: Sequence[torch.Generator]) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from looped.experiment import Experiment
+from looped.experiment import Experiment, training
+from looped.functional.counts import check_at_least
 from looped.training.stopping import Interrupted, NotSaved, stop_signals
 from looped.training.threads import check_threads
 from looped.training.trainer import Diverged, train, train_seeds
@@ -47,10 +48,8 @@ class Executor:
     """How often a trial whose worker or node was lost is handed to another worker."""
 
     def __post_init__(self) -> None:
-        for name, least in (("workers", 1), ("threads", 1), ("retries", 0), ("gpus", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ValueError(f"`{name}` must be at least {least}; got {value}.")
+        check_at_least(1, workers=self.workers, threads=self.threads)
+        check_at_least(0, retries=self.retries, gpus=self.gpus)
         check_threads(self.threads)
         if self.cpus <= 0:
             raise ValueError(f"`cpus` must be above 0; got {self.cpus}.")
@@ -88,7 +87,7 @@ def stacks_of(experiments: Sequence[Experiment]) -> list[list[int]]:
     """Indices of experiments that can train as one stack of models: they differ in their seeds alone."""
     stacks: dict[str, list[int]] = {}
     for index, experiment in enumerate(experiments):
-        stacks.setdefault(replace(experiment, train=replace(experiment.train, seed=0)).hash, []).append(index)
+        stacks.setdefault(training(experiment, seed=0).hash, []).append(index)
     return list(stacks.values())
 
 

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from looped.config import encode
 from looped.experiment import OptimizerConfig, hash_of, is_plain
+from looped.functional.counts import check_at_least
 from looped.functional.streams import stream
 from looped.models.base import LoopedModel, ModelConfig
 from looped.models.blocks import stack
@@ -129,16 +130,14 @@ def train_family(
     `folder=None` nothing is written. A checkpoint is written every `checkpoint_seconds` and at Ctrl-C or SIGTERM, which
     raise `Interrupted`. `Busy` is raised where another process trains the family.
     """
-    for name, value in {"steps": steps, "every": every, "log_every": log_every}.items():
-        if value < 1:
-            raise ValueError(f"`{name}` must be at least 1; got {value}.")
+    counts = {"steps": steps, "every": every, "log_every": log_every}
+    check_at_least(1, **counts)
     if optimizer.clip is not None and clip is not None:
         raise ValueError("gradients are clipped once; got `optimizer.clip` and `clip`. Set one of them to None.")
     if folder is not None and identity is None:
         raise ValueError("a `folder` needs the family's `identity`: all that decides what is trained, as JSON data.")
     module = family if isinstance(family, nn.Module) else nn.ParameterDict({k: v.clone() for k, v in family.items()})
     clip = Clip(norm=optimizer.clip) if optimizer.clip is not None else clip
-    counts = {"steps": steps, "every": every, "log_every": log_every}
     rules = {"optimizer": optimizer, "clip": clip, "rollback": rollback}
     config = {} if identity is None else _config(identity, counts, rules)
     opened = None if folder is None else Folder(Path(folder), hash_of(config))

@@ -1,10 +1,8 @@
 """Experiments of a figure as one sweep: finished runs and kept models are used, and seeds train as one stack."""
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -70,15 +68,6 @@ def train_grid(
     for run in runs:
         trained(run)
     return runs
-
-
-def train_variants(variants: Mapping[str, Experiment], seeds: Sequence[int], **options: Any) -> dict[str, list[Run]]:
-    """The runs of every variant, one for each seed; the options are those of `train_grid`."""
-    grid = [
-        replace(variant, train=replace(variant.train, seed=seed)) for variant in variants.values() for seed in seeds
-    ]
-    runs = iter(train_grid(grid, **options))
-    return {label: [next(runs) for _ in seeds] for label in variants}
 
 
 def kept_by_hash(wanted: Collection[str]) -> dict[str, Path]:

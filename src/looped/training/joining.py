@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from looped.experiment import Experiment
+from looped.files import one_line
 from looped.functional.streams import seeded, stream
 from looped.models.base import LoopedModel
 from looped.models.blocks import stack
@@ -45,7 +46,7 @@ def join_models(models: Sequence[LoopedModel], experiment: Experiment) -> Looped
         try:
             together = _measured(kind(pair), experiment, prompts)
         except Exception as error:  # whatever a model of the user's own does with an axis of models
-            reason = " ".join(str(error).split()).partition(". ")[0][:120] or type(error).__name__
+            reason = one_line(error).partition(". ")[0][:120] or type(error).__name__
             continue
         if _agree(together, alone):
             return kind(models)
@@ -75,7 +76,7 @@ def few_prompts(model: LoopedModel, experiment: Experiment, index: int) -> AnyPr
 
 
 def _measured(model: LoopedModel, experiment: Experiment, prompts: Sequence[AnyPrompt]) -> list[list[Tensor]]:
-    """Of each model the loss and the gradients of its weights; with several prompts the model is a stack."""
+    """Each model's loss, then the gradients of its weights; with several prompts the model is a stack."""
     prompt: Any = join(prompts)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     with seeded(0, "draws"):

@@ -66,11 +66,11 @@ def locate(path: str | Path, *, beside: Path | None = None) -> Path:
     if os.path.exists(path):
         return path
     near = path if beside is None or not is_plain(str(path)) else beside / path  # a name leads nowhere else
-    found = kept_models().get(str(path), near if os.path.exists(near) else path)
+    folder = kept_models().get(str(path), near if os.path.exists(near) else path)
     shipped = store() / path
-    if found.parent == LOCAL and is_kept(shipped) and not os.path.samefile(found, shipped):
+    if folder.parent == LOCAL and is_kept(shipped) and not os.path.samefile(folder, shipped):
         log.warning(f"looped: {path} is the model in {LOCAL}, not the one of that name that comes with looped.")
-    return found
+    return folder
 
 
 def hint(path: Path) -> str:
@@ -90,7 +90,7 @@ def refuse_missing_weights(path: Path) -> None:
 
 
 def refuse_training(path: Path) -> None:
-    """Refuse to continue the training of a kept model, or of a folder of `looped.save_pretrained`."""
+    """Refuse to train on in the folder of a kept model, or of `looped.save_pretrained`."""
     if is_kept(path) or os.path.isfile(path / PRETRAINED):
         raise ValueError(
             f"{path} is kept without its optimiser, so it cannot be resumed. Start from its weights instead: "

@@ -81,7 +81,7 @@ class Passes:
 
 
 class ExtraLoss:
-    """A pass by another gradient rule, and what the loss has beside errors: the model's own cost, and the Jacobian's.
+    """Applies the loops by a gradient rule, and adds the model's own cost and the Jacobian's penalty to the loss.
 
     Only the plain engine runs it.
     """

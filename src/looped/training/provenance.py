@@ -29,7 +29,7 @@ def provenance(device: torch.device | str) -> dict[str, Any]:
 def command() -> str:
     """What was typed: the `looped` command with its arguments, or the name of the script.
 
-    Only the last part of an absolute path is recorded: the rest means nothing on another machine.
+    Of an absolute path only the last part is recorded: its folders mean nothing on another machine.
     """
     name = Path(sys.argv[0]).name
     words = [re.sub(r"(^|=)/(?:[^/]+/)*", r"\1", word) for word in sys.argv[1:]]

@@ -24,7 +24,19 @@ from torch import Tensor, nn
 
 from looped.config import code_of, code_places, kinds
 from looped.experiment import Experiment, Setup, known_hashes, trainable, training
-from looped.files import log, parse_json, quoted, read_about, read_json, read_tensors, regular, write_bytes, write_json
+from looped.files import (
+    log,
+    one_line,
+    parse_json,
+    quoted,
+    read_about,
+    read_json,
+    read_tensors,
+    regular,
+    write_bytes,
+    write_json,
+)
+from looped.functional.counts import check_at_least
 from looped.functional.streams import seeded
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
@@ -319,14 +331,13 @@ def save(model: nn.Module, task: Task, path: str | Path, *, name: str | None = N
     if not isinstance(model, LoopedModel) or not isinstance(task, Task):
         got = f"{type(model).__name__} and {type(task).__name__}"
         raise ValueError(f"`save` takes a `LoopedModel` and a `Task`; got {got}. See docs/own_code.md for both.")
-    if points is not None and points < 1:
-        raise ValueError(f"`points` must be at least 1; got {points}.")
+    check_at_least(1, points=points)
     with seeded(0, "weights"):
         rebuilt = model.config.build()
     try:
         rebuilt.load_state_dict(model.state_dict())
     except RuntimeError as error:
-        reason = " ".join(str(error).split()).partition(": ")[2][:150]
+        reason = one_line(error).partition(": ")[2][:150]
         raise ValueError(f"the weights do not fit what `model.config.build()` makes: {reason}. Put it right.") from None
     size = {} if points is None else {"points": points}
     title = re.sub(r"[^\w.-]", "_", Path(path).name) if name is None else name

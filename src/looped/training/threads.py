@@ -10,7 +10,7 @@ from looped.files import log
 from looped.training.folder import Folder
 
 MOST = 1024
-"""More than any machine has cores to use; torch itself would try to start them all."""
+"""No machine has more cores; torch would try to start any number of threads."""
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from looped.config import encode, flat
-from looped.files import log
+from looped.files import log, one_line
 from looped.training.distributed import Onlooker
 from looped.training.run import Run
 
@@ -31,7 +31,7 @@ class Board(Protocol):
 
 @contextlib.contextmanager
 def boards(run: Run, step: int, track: Sequence[str] = ()) -> Iterator[list[Board]]:
-    """TensorBoard and the trackers named in `track`; metrics after `step` will be written again."""
+    """Open TensorBoard and the trackers named in `track` for a run that goes on from `step`."""
     check(track)
     if isinstance(run, Onlooker):
         yield []
@@ -143,7 +143,7 @@ TRACKERS: dict[str, Callable[[Run], Board]] = {"wandb": _Wandb, "mlflow": _Mlflo
 
 
 def _line(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:200].rstrip(".")
+    return (one_line(error) or type(error).__name__)[:200].rstrip(".")
 
 
 @contextlib.contextmanager

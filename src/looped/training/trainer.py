@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from looped.experiment import Experiment, TrainConfig
+from looped.experiment import Experiment, TrainConfig, training
 from looped.files import log
 from looped.functional.streams import GlobalStream, seeded
 from looped.prompt import AnyPrompt, Prompt
@@ -87,7 +86,7 @@ def train_seeds(
     _check_experiment(experiment)
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"`seeds` must differ from each other; got {list(seeds)}.")
-    members = [replace(experiment, train=replace(experiment.train, seed=seed)) for seed in seeds]
+    members = [training(experiment, seed=seed) for seed in seeds]
     paths = {Path(out) / member.folder: member for member in members}
     return _train(paths, device, engine, progress, threads, track)
 
@@ -113,18 +112,18 @@ def _train(
     check_threads(threads)
     progress = progress or notebook_progress(next(iter(experiments.values())))
     team = join_ranks(device)
-    with traceless([*experiments] if team.leads else []), contextlib.ExitStack() as held:
+    with traceless([*experiments] if team.leads else []), contextlib.ExitStack() as contexts:
         runs = [team.open(path, experiment) for path, experiment in experiments.items()]
         if all(run.finished(run.experiment.train.steps) for run in runs):
             return runs  # nothing is written, not even a lock
         for run in runs:
             refuse_training(run.path)
-        held.enter_context(team.reporting(runs))
-        held.enter_context(at_threads(threads or recorded(runs[0], ranks=team.size)))
+        contexts.enter_context(team.reporting(runs))
+        contexts.enter_context(at_threads(threads or recorded(runs[0], ranks=team.size)))
         # in one order: of two processes that want the same runs, one gets them all
         for run in sorted(runs, key=lambda run: str(run.path)):
             with writing(run):
-                held.enter_context(run.lock())
+                contexts.enter_context(run.lock())
                 run.tidy()
         # read again under the lock: a run may have ended just now
         latest = team.checkpoints(runs, lambda: last_common_checkpoints(runs, [run.latest(mend=True) for run in runs]))
@@ -136,7 +135,7 @@ def _train(
                 groups.setdefault(0 if checkpoint is None else checkpoint.step, []).append(index)
         # torch's optimizers import it, which takes seconds: before signals wait for the end of a step
         importlib.import_module("torch._dynamo")
-        stopping = held.enter_context(stop_signals())
+        stopping = contexts.enter_context(stop_signals())
         saved = {run.path: checkpoint for run, checkpoint in zip(runs, latest, strict=True)}
 
         def check_stopping() -> None:

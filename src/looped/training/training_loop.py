@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from looped.files import one_line
 from looped.training.distributed import ALONE, Team
 from looped.training.folder import Checkpoint, Folder
 from looped.training.provenance import commit as current_commit
@@ -107,7 +108,7 @@ class TrainingLoop(ABC):
         try:
             self.load(checkpoints)
         except (RuntimeError, KeyError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+            reason = f"it has no {error}" if isinstance(error, KeyError) else one_line(error)
             raise ValueError(f"the checkpoint in {self.folders[0].path} does not fit its config: {reason}.") from None
         self.done = checkpoints[0].step
         self.earlier = self.folders[0].provenance()

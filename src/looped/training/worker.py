@@ -20,7 +20,7 @@ import torch
 
 from looped.config import code_of, code_places, load_code
 from looped.experiment import Experiment
-from looped.files import Busy
+from looped.files import Busy, one_line
 from looped.training.stopping import Interrupted, NotSaved
 from looped.training.trainer import Diverged, train
 from looped.training.trials import Trial
@@ -76,7 +76,7 @@ def result_of(error: Exception) -> Result:
     status = next((status for kind, status in kinds.items() if isinstance(error, kind)), "failed")
     expected = isinstance(error, (*kinds, ValueError, OSError))
     message = str(error) if expected else f"{type(error).__name__}: {error}"
-    return {"status": status, "message": " ".join(message.split())}
+    return {"status": status, "message": one_line(message)}
 
 
 def serve() -> None:

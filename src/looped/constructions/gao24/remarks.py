@@ -92,11 +92,11 @@ def fuse(model: AlgoFormer, *, heads: int = 4) -> AlgoFormer:
     parts = [part[0] for part in (model.pre, model.loop, model.post)]
     hidden = config.loop.hidden or 4 * width
     # x, what the three heads write, `idle`, the count of loops, the constant 1
-    idle, count, one = range(4 * width, 4 * width + 3), 4 * width + 3, 4 * width + 4
+    idle, count, constant = range(4 * width, 4 * width + 3), 4 * width + 3, 4 * width + 4
     part = Part(layers=1, heads=heads, head_width=width, hidden=3 * (hidden + 1 + 4 * width) + 6)
     nothing = Part(layers=0)
-    wide = replace(config, width=one + 1, loops=config.loops + 2, pre=nothing, loop=part, post=nothing)
-    fused, unit = wide.build().double(), torch.eye(one + 1, dtype=torch.float64)
+    wide = replace(config, width=constant + 1, loops=config.loops + 2, pre=nothing, loop=part, post=nothing)
+    fused, unit = wide.build().double(), torch.eye(constant + 1, dtype=torch.float64)
     block = fused.loop[0]
     assert isinstance(block, Block)
     with torch.no_grad():
@@ -108,7 +108,7 @@ def fuse(model: AlgoFormer, *, heads: int = 4) -> AlgoFormer:
             rows, columns = source.weight.shape
             into.weight[:rows, :columns], into.bias[:rows] = source.weight, source.bias
         fused.positions[:, :width] = model.positions
-        fused.positions[:, [idle[1], idle[2], one]] = 1.0  # pre comes first
+        fused.positions[:, [idle[1], idle[2], constant]] = 1.0  # pre comes first
         attention, units = block.attention, _Units(block)
         qkv, biases = (tensor.view(3, heads, width, -1) for tensor in (attention.qkv.weight, attention.qkv.bias))
         out = attention.proj.weight.view(-1, heads, width)
@@ -122,7 +122,7 @@ def fuse(model: AlgoFormer, *, heads: int = 4) -> AlgoFormer:
             both = unit[:width] + unit[space]  # X + what the part's head gives
             units.add(layer.mlp.fc.weight @ both, unit[:, :width] @ layer.mlp.proj.weight, idle[index])
             block.mlp.fc.bias[units.filled - hidden : units.filled] = layer.mlp.fc.bias
-            units.add(unit[[one]], unit[:, :width] @ layer.mlp.proj.bias[:, None], idle[index])
+            units.add(unit[[constant]], unit[:, :width] @ layer.mlp.proj.bias[:, None], idle[index])
             for sign in (1.0, -1.0):  # v = relu(v) - relu(-v): add what the head gives to X, and clear its space
                 units.add(sign * unit[space], sign * unit[:, :width], idle[index])
                 units.add(sign * unit[space], -sign * unit[:, space])
@@ -130,7 +130,7 @@ def fuse(model: AlgoFormer, *, heads: int = 4) -> AlgoFormer:
         for end, before in ((0, 0), (config.loops, 1)):
             change = unit[:, [idle[before]]] - unit[:, [idle[before + 1]]]
             for shift, factor in ((1, 1.0), (0, -2.0), (-1, 1.0)):
-                units.add(unit[[count]] + (shift - end) * unit[[one]], factor * change)
+                units.add(unit[[count]] + (shift - end) * unit[[constant]], factor * change)
         block.mlp.proj.bias[count] = 1.0
     return fused
 

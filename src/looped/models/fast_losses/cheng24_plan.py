@@ -62,11 +62,11 @@ def unpack(flat: Float[Tensor, " size"], like: Sequence[HeadWeights]) -> list[He
 
 
 def _views(flat: Tensor, like: Sequence[HeadWeights]) -> list[_HeadViews]:
-    views, rest = [], flat
+    views, left = [], flat
     for head in like:
         models, layers, d, _ = head.score.shape
         width = _value_width(head)
-        score, value, rest = rest.tensor_split((head.score.numel(), _size([head])))
+        score, value, left = left.tensor_split((head.score.numel(), _size([head])))
         views.append(_HeadViews(score.view(layers, models, d, d), value.view(layers, models, width, width)))
     return views
 

@@ -5,9 +5,8 @@ process. The figures train whole families at once, with data that several models
 """
 
 from dataclasses import replace
-from typing import Literal
 
-from looped.experiment import Adam, Experiment, TrainConfig
+from looped.experiment import Adam, Experiment, Scale, TrainConfig
 from looped.functional import kernels
 from looped.functional.attention import softmax as masked_softmax
 from looped.functional.kernels import Kernel
@@ -15,8 +14,6 @@ from looped.functional.schedules import Trapezoid
 from looped.models.kernel_transformer import functional
 from looped.papers.cheng24.protocols import TASKS, D
 from looped.tasks.gaussian_process import GaussianProcess
-
-Scale = Literal["smoke", "cpu", "paper"]
 
 CPU = TrainConfig(
     steps=600,

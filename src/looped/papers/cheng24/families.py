@@ -31,7 +31,7 @@ from looped.functional.schedules import Trapezoid
 from looped.models.fast_losses.cheng24_loss import HeadWeights, head_weights, in_context_loss, predictions, prepare
 from looped.models.kernel_transformer import functional
 from looped.papers.cheng24.protocols import HEADS, TASKS, D, Pool, Source
-from looped.prompt import Prompt
+from looped.prompt import Prompt, join
 from looped.studies import Context
 from looped.training.clip import Clip
 from looped.training.family import Trained, build_family, family_folder, train_family
@@ -250,10 +250,9 @@ def _train(
 
     def draw(step: int):
         pools = [_pool(source, training.pool, device) for source in sources]
-        prompts = [pool.sample(training.batch, *pair) for pool, pair in zip(pools, generators, strict=True)]
-        joined = Prompt(torch.stack([prompt.xs for prompt in prompts]), torch.stack([prompt.ys for prompt in prompts]))
+        prompt = join(pool.sample(training.batch, *pair) for pool, pair in zip(pools, generators, strict=True))
         # a factor on A, in the batch since a captured step reads nothing else: times 0, A has no gradient and stays
-        return prepare(joined, first.kernels), torch.tensor(float(step >= release), device=device)
+        return prepare(prompt, first.kernels), torch.tensor(float(step >= release), device=device)
 
     def loss(model: Any, batch: Any) -> Tensor:
         prompts, free = batch

@@ -172,12 +172,12 @@ def ratio_of(top: str, bottom: str, **labels: int) -> Quantity:
     return curve("loss", K="exp", h=top, **labels) / curve("loss", K="exp", h=bottom, **labels)
 
 
-def both(number: int, title: str, cells: Callable[[str, str], Cells], **rest: Any) -> Iterator[Study]:
+def both(number: int, title: str, cells: Callable[[str, str], Cells], **fields: Any) -> Iterator[Study]:
     """A figure in the paper's settings, and in those of the released program; `cells` takes protocol and scale."""
     released = ("released", "_released", ", in the released program's settings")
     for protocol, suffix, settings in (("paper", "", ""), released):
         name = f"cheng24.fig{number}{suffix}"
-        yield Study(name=name, title=title + settings, cells=partial(cells, protocol), learned=LEARNED, **rest)
+        yield Study(name=name, title=title + settings, cells=partial(cells, protocol), learned=LEARNED, **fields)
 
 
 LEARNED = Learned(of="loss", zero="label_variance", best="Bayes", every_place=True)

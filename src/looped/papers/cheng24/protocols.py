@@ -58,9 +58,9 @@ class Source:
         """The task with this seed's rotation U."""
         return replace(TASKS[self.protocol][self.data], rotation=self.seed)
 
-    def generators(self, device: torch.device, purpose: str = "train") -> list[torch.Generator]:
+    def generators(self, device: torch.device) -> list[torch.Generator]:
         """The streams of its minibatches, on the device and on the host, the same for everyone who asks."""
-        seed = stream(self.seed, f"{purpose}/labels/{self.n}")
+        seed = stream(self.seed, f"train/labels/{self.n}")
         return [torch.Generator(place).manual_seed(seed) for place in (device, "cpu")]
 
 

@@ -12,9 +12,8 @@ printed form is `as_printed`, the recipes named `_printed`, and Figure 3.
 """
 
 from dataclasses import replace
-from typing import Literal
 
-from looped.experiment import Adam, Experiment, training
+from looped.experiment import Adam, Experiment, Scale, training
 from looped.functional.schedules import Trapezoid
 from looped.models.algoformer import AlgoFormerConfig, Part
 from looped.papers.gao24.trainings import CPU, PAPER, SMOKE, STEPS, as_published
@@ -22,8 +21,6 @@ from looped.papers.gao24.variants import as_looped, as_printed, as_standard, wit
 from looped.tasks.regression import LinearRegression
 from looped.tasks.sequences import AutoRegression, ChainOfThought, RepresentationRegression
 from looped.tasks.translation import Translation
-
-Scale = Literal["smoke", "cpu", "paper"]
 
 ALGOFORMER = AlgoFormerConfig(d=20, width=256, positions=82, loops=20, inject="add", loop_norm=True)
 _FOUR, _TWO = Part(heads=4), Part(heads=2)

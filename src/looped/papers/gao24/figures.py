@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from looped.evaluation.curves import Curve as EvaluatedCurve
+from looped.experiment import Scale
 from looped.models.algoformer import AlgoFormerConfig
 from looped.papers import gao24
 from looped.papers.gao24.known import KNOWN, known_representation, without_examples
@@ -115,14 +116,14 @@ class PointCurves(Curves):
             return curve
         examples = sorted({place // tokens for place in curve.x})
 
-        def joined(values: Sequence[float]) -> list[float]:
+        def means(values: Sequence[float]) -> list[float]:
             groups = [
                 [value for place, value in zip(curve.x, values, strict=True) if place // tokens == example]
                 for example in examples
             ]
             return [sum(group) / len(group) for group in groups]
 
-        ends = {name: joined(getattr(curve, name)) for name in ("mean", "low", "high")}
+        ends = {name: means(getattr(curve, name)) for name in ("mean", "low", "high")}
         return EvaluatedCurve(label=curve.label, x=examples, **ends)
 
 
@@ -140,7 +141,7 @@ GRID = EVALUATION | {"paper": replace(EVALUATION["paper"], seeds=(0,))}
 """Figures of many short trainings: one seed of each at `paper` scale."""
 
 
-def three_models(scale: gao24.Scale) -> Cells:
+def three_models(scale: Scale) -> Cells:
     """The three models on the three tasks."""
     return {
         Cell(task=task, model=model): experiment
@@ -149,7 +150,7 @@ def three_models(scale: gao24.Scale) -> Cells:
     }
 
 
-def noisy_regression(scale: gao24.Scale) -> Cells:
+def noisy_regression(scale: Scale) -> Cells:
     """The three models on regression with label noise."""
     base = gao24.regression(scale)
     assert isinstance(base.task, RepresentationRegression)
@@ -160,7 +161,7 @@ def noisy_regression(scale: gao24.Scale) -> Cells:
     }
 
 
-def printed_models(scale: gao24.Scale) -> Cells:
+def printed_models(scale: Scale) -> Cells:
     """On each task the AlgoFormer as printed, and with pre(X) injected and a norm in the loop."""
     pairs = {task: {ALGOFORMER: TASKS[task], PRINTED: printed} for task, printed in AS_PRINTED.items()}
     return {
@@ -168,19 +169,19 @@ def printed_models(scale: gao24.Scale) -> Cells:
     }
 
 
-def printed_loops(scale: gao24.Scale) -> Cells:
+def printed_loops(scale: Scale) -> Cells:
     """The AlgoFormer as printed, for several T and dT."""
     base = in_a_grid(gao24.regression_printed(scale), "fig3", scale)
     return {Cell(dT=window, T=loops): with_loops(base, loops, window) for window, row in LOOPS[scale] for loops in row}
 
 
-def shapes(scale: gao24.Scale) -> Cells:
+def shapes(scale: Scale) -> Cells:
     """The AlgoFormer of several layers and heads."""
     base = in_a_grid(gao24.regression(scale), "fig4", scale)
     return {Cell(L=layers, h=heads): with_shape(base, layers, heads) for layers, heads in SHAPES[scale]}
 
 
-def equal_layers(scale: gao24.Scale) -> Cells:
+def equal_layers(scale: Scale) -> Cells:
     """AlgoFormers of L layers in each of their three parts, beside standard transformers of 3 L layers."""
     base = in_a_grid(gao24.regression(scale), "fig4", scale)
     assert isinstance(base.model, AlgoFormerConfig)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from looped.experiment import Scale
 from looped.functional.descent import gradient_descent, newton_inverse
 from looped.papers import gao24
 from looped.papers.gao24.figures import BY_LOOPS, GRID, PointCurves
@@ -64,7 +65,7 @@ def iterates(prompt: Prompt, steps: int) -> dict[str, Tensor]:
     return {DESCENT: (descended * query).sum(-1), NEWTON: (newton * query).sum(-1)}
 
 
-def noisy_linear(scale: gao24.Scale) -> Cells:
+def noisy_linear(scale: Scale) -> Cells:
     """Two AlgoFormers at every noise."""
     base = in_a_grid(gao24.linear(scale), "fig5", scale)
     return {

@@ -22,7 +22,7 @@ from looped.evaluation.translation import (
     per_token,
     translate,
 )
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Scale
 from looped.models.base import LoopedModel
 from looped.papers import gao24
 from looped.papers.gao24.variants import ALGOFORMER, LOOPED, MODELS, STANDARD, three
@@ -75,15 +75,15 @@ class Translations:
             assert isinstance(task, Translation)
             validation = replace(task, split="val")
             references = validation.texts()[1][: self.sentences]
-            choosing, judged = halves(len(references), self.split_seed)
+            choosing, testing = halves(len(references), self.split_seed)
             model = self.chosen(table, cell, run, validation, choosing, context)
-            options = {"n": n, "rows": judged}
+            options = {"n": n, "rows": testing}
             for name, weights in (("", model), ("last_", run.model(context.device))):
                 total, counts = cross_entropies(weights, validation, **options)
                 sums.setdefault((f"{name}difference", seed), {})[cell["model"]] = total
                 self._add(table, cell, f"{name}cross_entropy", per_token(total, counts, level=self.level), seed)
             said = translate(model, validation, **options)
-            english = [references[row] for row in judged.tolist()]
+            english = [references[row] for row in testing.tolist()]
             self._add(table, cell, "bleu", bleu(said, english, level=self.level, resamples=self.resamples), seed)
             if seed == self.seeds[0]:
                 guess, tokens = frequency_cross_entropies(validation, **options)
@@ -138,7 +138,7 @@ def draw(figure: Any, table: Table) -> None:
     finish(figure, columns=3)
 
 
-def translators(scale: gao24.Scale) -> dict[Cell, Experiment]:
+def translators(scale: Scale) -> dict[Cell, Experiment]:
     """The three models, each with all the checkpoints that there are to choose from."""
     count = CHECKPOINTS[scale]
     models = three(gao24.translation(scale), 2 if scale == "smoke" else 12)

@@ -5,14 +5,11 @@ space (`losses`), in the `exact` and the `sampled` setting (`training`).
 """
 
 from dataclasses import replace
-from typing import Literal
 
-from looped.experiment import AdamW, Experiment, TrainConfig
+from looped.experiment import AdamW, Experiment, Scale, TrainConfig
 from looped.models.kernel_transformer import KernelTransformerConfig, restricted
 from looped.papers.gatmiry24.training import Halving
 from looped.tasks.isotropic import IsotropicRegression
-
-Scale = Literal["smoke", "cpu", "paper"]
 
 PAPER = TrainConfig(
     steps=20_000,

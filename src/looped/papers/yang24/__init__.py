@@ -7,17 +7,14 @@ only that the machinery works.
 """
 
 from dataclasses import replace
-from typing import Literal
 
-from looped.experiment import Experiment, Muon, training
+from looped.experiment import Experiment, Muon, Scale, training
 from looped.functional.schedules import Ramp, Staircase, Trapezoid
 from looped.models.decoder import DecoderConfig
 from looped.papers.yang24.trainings import CPU, PAPER, SMOKE, around, as_published
 from looped.tasks.networks import ReLUNetwork
 from looped.tasks.regression import LinearRegression, SparseRegression
 from looped.tasks.trees import DecisionTree
-
-Scale = Literal["smoke", "cpu", "paper"]
 
 DECODER = DecoderConfig(d=20, width=256, heads=8, layers=1, loops=20)
 SMALL = DecoderConfig(d=5, width=64, heads=4, layers=1, loops=8, positions=32)

@@ -7,9 +7,9 @@ Figure 2, two minutes after their training.
 from dataclasses import dataclass, replace
 
 from looped.evaluation.probes import probe
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Scale
 from looped.models.base import LoopedModel
-from looped.papers.yang24 import Scale, linear, linear_12_layers, sparse, sparse_12_layers
+from looped.papers.yang24 import linear, linear_12_layers, sparse, sparse_12_layers
 from looped.papers.yang24.loops import fixed_point_models
 from looped.papers.yang24.trainings import around, shaped
 from looped.papers.yang24.variants import LOOPED, TWO_SEEDS, UNLOOPED, cheap

@@ -17,7 +17,7 @@ from looped.baselines.signs import on_signs
 from looped.baselines.trees import boosted, greedy_tree
 from looped.evaluation.cache import cached
 from looped.evaluation.errors import Baseline
-from looped.experiment import Experiment, training
+from looped.experiment import Experiment, Scale, training
 from looped.papers import yang24
 from looped.papers.yang24.variants import EVALUATION, LEAST_SQUARES, LOOPED, MATCHES, SHORT, UNLOOPED, evaluation
 from looped.studies import Cell, Context, Curves, Learned, Panels, Published, Study, Table, claim
@@ -100,10 +100,10 @@ class NetworkBaselines:
         return {LEAST_SQUARES: least_squares, NEIGHBOURS: nearest, "2-layer network, Adam": network}
 
 
-Recipe = Callable[[yang24.Scale], Experiment]
+Recipe = Callable[[Scale], Experiment]
 
 
-def pair(looped: Recipe, unlooped: Recipe) -> Callable[[yang24.Scale], Cells]:
+def pair(looped: Recipe, unlooped: Recipe) -> Callable[[Scale], Cells]:
     """Scale -> the looped and the unlooped model."""
     return lambda scale: {
         Cell(model=LOOPED): training(looped(scale), **SHORT[scale]),

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from looped.experiment import Experiment, training
-from looped.papers.yang24 import Scale, linear, linear_12_layers, relu_network, sparse, tree
+from looped.experiment import Experiment, Scale, training
+from looped.papers.yang24 import linear, linear_12_layers, relu_network, sparse, tree
 from looped.papers.yang24.variants import (
     BEFORE_DRIFT,
     DIVERGED,

@@ -5,10 +5,10 @@ On two cores at `cpu` scale Figure 2 takes about ten minutes, Figure 3 three to 
 
 from dataclasses import replace
 
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Scale
 from looped.functional.schedules import Ramp, RandomDepth
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import Scale, linear, linear_12_layers, tied
+from looped.papers.yang24 import linear, linear_12_layers, tied
 from looped.papers.yang24.trainings import around
 from looped.papers.yang24.variants import (
     BEFORE_DRIFT,

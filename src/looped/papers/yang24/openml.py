@@ -16,10 +16,10 @@ from torch import Tensor
 
 from looped.evaluation.bootstrap import bootstrap
 from looped.evaluation.lines import finish, reference_line
-from looped.experiment import Experiment
+from looped.experiment import Experiment, Scale
 from looped.functional.schedules import RandomDepth, Trapezoid
 from looped.models.decoder import DecoderConfig
-from looped.papers.yang24 import Scale, trainings
+from looped.papers.yang24 import trainings
 from looped.papers.yang24.trainings import around, short
 from looped.papers.yang24.variants import LOOPED, UNLOOPED
 from looped.prompt import Prompt
@@ -185,8 +185,8 @@ def draw_prompts(task: Tables, points: int, batch: int, seed: int, context: Cont
 
 def correct(predict: Callable[[Prompt], Tensor], prompt: Prompt) -> Tensor:
     """1 where the sign of the prediction at the last pair is its label, else 0."""
-    parts = [prompt.rows(slice(first, first + CHUNK)) for first in range(0, len(prompt.xs), CHUNK)]
-    return torch.cat([(predict(part)[:, -1].sign() == part.ys[:, -1]).double() for part in parts]).cpu()
+    right = [(predict(part)[:, -1].sign() == part.ys[:, -1]).double() for part in prompt.chunks(CHUNK)]
+    return torch.cat(right).cpu()
 
 
 def logistic(prompt: Prompt, strength: float) -> Tensor:

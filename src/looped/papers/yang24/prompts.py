@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from looped.experiment import Experiment, Muon, OptimizerConfig, training
-from looped.papers.yang24 import Scale, linear, linear_12_layers
+from looped.experiment import Experiment, Muon, OptimizerConfig, Scale, training
+from looped.papers.yang24 import linear, linear_12_layers
 from looped.papers.yang24.trainings import short
 from looped.papers.yang24.variants import LOOPED, UNLOOPED, evaluation, with_loops
 from looped.studies import Axis, Cell, Context, Curves, Learned, Panels, Study, Table, claim

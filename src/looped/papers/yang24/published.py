@@ -6,8 +6,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from looped.experiment import training
-from looped.papers.yang24 import Scale, linear_published
+from looped.experiment import Scale, training
+from looped.papers.yang24 import linear_published
 from looped.papers.yang24.variants import EVALUATION, FLAT, LOOPED, LearnedSomewhere, evaluation, only_least_squares
 from looped.studies import Axis, Cell, Context, Curves, Panels, Published, Study, Table, claim
 from looped.studies.claims import Claim

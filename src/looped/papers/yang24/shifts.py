@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from looped.baselines.linear import least_squares
-from looped.experiment import Experiment, training
+from looped.experiment import Experiment, Scale, training
 from looped.functional.schedules import RandomDepth
 from looped.models.base import LoopedModel
-from looped.papers.yang24 import Scale, linear, linear_12_layers
+from looped.papers.yang24 import linear, linear_12_layers
 from looped.papers.yang24.trainings import around, shaped, short
 from looped.papers.yang24.variants import (
     GRID_STEPS,

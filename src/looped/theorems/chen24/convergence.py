@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from looped.functional.descent import gradient_descent
+from looped.functional.streams import generator_of
 from looped.theorems.check import Finding, Plot, bound_plot, bounded, exact, theorem, worst
 from looped.theorems.chen24.vector_prompts import draw_prompts
-from looped.theorems.sampling import normal, seeded
+from looped.theorems.sampling import normal
 
 FLOOR = 1e-22
 """Squared errors below this are rounding, so no bound is checked there."""
@@ -60,7 +61,7 @@ def thm4_5() -> Iterator[Finding]:
     measured, bounds, cases = [], [], [(1, 1), (1, 2), (2, 1)]
     for seed, (d, loops) in enumerate(cases):
         n = (8 * loops * d**2 * 4**loops) ** 2
-        generator = seeded(seed)
+        generator = generator_of(seed)
         xs = normal(64, n, d, generator=generator)
         w, query = normal(2, 64, d, generator=generator)
         ys = torch.einsum("bnd,bd->bn", xs, w)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import torch
 
 from looped.constructions.gradient_descent import vector_descent
+from looped.functional.streams import generator_of
 from looped.prompt import Prompt
 from looped.theorems.check import Finding, exact, relative_difference, theorem
 from looped.theorems.chen24.vector_prompts import draw_prompts
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 
 @theorem("chen24.lem4.1", "Attn(Z; I, diag(I, 0)) = (0, 0; q'X'X + alpha y'X, 0).")
@@ -17,7 +18,7 @@ def lem4_1() -> Iterator[Finding]:
     errors, sizes = [], [(2, 1), (5, 3), (20, 5), (50, 8), (9, 12)]
     for seed, (n, d) in enumerate(sizes):
         prompts = draw_prompts(20, n, d, seed, started=True)
-        ys = normal(20, n, generator=seeded(100 + seed))
+        ys = normal(20, n, generator=generator_of(100 + seed))
         model = vector_descent(d=d, rates=[1.0])
         xs = torch.cat([prompts.xs, prompts.query[:, None]], 1)
         prompt = Prompt(xs, torch.cat([ys, prompts.alpha[:, None]], 1))
@@ -36,7 +37,7 @@ def thm4_2() -> Iterator[Finding]:
     errors, sizes, loops = [], [(5, 3), (20, 5), (50, 8), (6, 10)], 40
     for seed, (n, d) in enumerate(sizes):
         prompts = draw_prompts(10, n, d, seed, started=True)
-        generator = seeded(50 + seed)
+        generator = generator_of(50 + seed)
         prompts = prompts._replace(ys=prompts.ys + normal(10, n, generator=generator))
         rates = (0.5 + uniform(10, loops, generator=generator)) / prompts.highest[:, None]
         expected = prompts.alpha[:, None] * prompts.descend(rates, loops)[1:]

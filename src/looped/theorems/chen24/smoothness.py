@@ -5,15 +5,16 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from looped.functional.streams import generator_of
 from looped.theorems.check import EXACT, Finding, bound_plot, bounded, exact, theorem
 from looped.theorems.chen24.vector_prompts import VectorPrompts, draw_prompts
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 
 @theorem("chen24.lem5.3", "The Lipschitz constant of the gradient of 1/2 |y - X theta|^2 is L = |X'X|.")
 def lem5_3() -> Iterator[Finding]:
     """Pairs of points, random at first and then driven towards the worst direction; gradients by autograd."""
-    prompts, rounds, generator = draw_prompts(20, 24, 5, 2), 400, seeded(3)
+    prompts, rounds, generator = draw_prompts(20, 24, 5, 2), 400, generator_of(3)
     loss = squares_loss(prompts)
     base, offset = normal(20, 5, generator=generator), normal(20, 5, generator=generator)
     ratios = []
@@ -30,7 +31,7 @@ def lem5_3() -> Iterator[Finding]:
 @theorem("chen24.lem5.5", "1/2 |y - X theta|^2 is strongly convex with constant mu = lambda_min(X'X), and no more.")
 def lem5_5() -> Iterator[Finding]:
     """The convexity gap of pairs and weights, random and along the lowest singular vector, is never below mu."""
-    prompts, num_pairs, generator = draw_prompts(20, 24, 5, 4), 300, seeded(5)
+    prompts, num_pairs, generator = draw_prompts(20, 24, 5, 4), 300, generator_of(5)
     loss = squares_loss(prompts)
     lowest = torch.linalg.svd(prompts.xs).Vh[:, -1]
     gaps = []
@@ -103,7 +104,7 @@ def bent_loss(theta: Tensor) -> Tensor:
 
 def _bent_descent(rate: float, loops: int) -> Tensor:
     """Squared distances to the minimum over the first ones, by gradient descent with autograd."""
-    generator = seeded(21)
+    generator = generator_of(21)
     theta = normal(100, 4, generator=generator) * (0.1 + 10 * uniform(100, 1, generator=generator))
     distances = [theta.square().sum(-1)]
     for _ in range(loops):

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from looped.constructions.gradient_descent import vector_descent
 from looped.functional.descent import gradient_descent
+from looped.functional.streams import generator_of
 from looped.prompt import Prompt
-from looped.theorems.sampling import normal, seeded
+from looped.theorems.sampling import normal
 
 
 class VectorPrompts(NamedTuple):
@@ -59,7 +60,7 @@ class VectorPrompts(NamedTuple):
 
 def draw_prompts(count: int, n: int, d: int, seed: int, *, spread: float = 1.0, started: bool = False) -> VectorPrompts:
     """Gaussian X with columns scaled from 1 to `spread`; theta* on the unit sphere; q = 0 unless `started`."""
-    generator = seeded(seed)
+    generator = generator_of(seed)
     factors = torch.logspace(0, math.log10(spread), d, dtype=torch.float64)
     xs = normal(count, n, d, generator=generator) * factors
     theta = normal(count, d, generator=generator)

@@ -11,10 +11,11 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from looped.functional import kernels
+from looped.functional.streams import generator_of
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.theorems.check import Finding, Form, exact, relative_difference, theorem
 from looped.theorems.cheng24.turns import turned
-from looped.theorems.sampling import normal, seeded
+from looped.theorems.sampling import normal
 
 NUM_TURNS = 200
 """Random orthogonal U for which an invariance is checked."""
@@ -51,7 +52,7 @@ def log_density(xs: Float[Tensor, "batch m d"], num_clusters: int) -> Float[Tens
 @theorem("cheng24.ex5", "x_i = mu + xi_i, mu and xi_i from N(0, I), satisfy Assumption 4.1: U X has the law of X.")
 def ex5() -> Iterator[Finding]:
     """The joint density of all points before and after a turn; then with two clusters."""
-    d, n, generator = 3, 4, seeded(11)
+    d, n, generator = 3, 4, generator_of(11)
     turns = random_turns(d, generator)
     for num_clusters in (1, 2):
         xs = normal(1, n + 1, d, generator=generator)
@@ -67,7 +68,7 @@ def change_under_turns(gram: Callable[[Tensor], Tensor], seed: int) -> Float[Ten
 
     x = Sigma^1/2 xi, xi on the unit sphere, as in Appendix H.1
     """
-    root, generator = GaussianProcess().root, seeded(seed)
+    root, generator = GaussianProcess().root, generator_of(seed)
     directions = normal(1, 8, len(root), generator=generator)
     xs = directions / directions.norm(dim=-1, keepdim=True) @ root
     before, after = gram(xs), gram(turned(xs, random_turns(len(root), generator), root))
@@ -116,7 +117,7 @@ def relu_moments(xs: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
 )
 def ex8() -> Iterator[Finding]:
     """K by quadrature against its closed form; then the invariance, which needs Sigma = I or whitened x."""
-    hidden, xs = 6, normal(8, 5, generator=seeded(9))
+    hidden, xs = 6, normal(8, 5, generator=generator_of(9))
     differences = [relative_difference(hidden / 2 * kernels.arc_cosine(xs, xs), hidden * relu_moments(xs))]
     statement = "E y_i y_j = m E relu<g, x_i> relu<g, x_j> = (m / 2) arc-cosine kernel of x_i, x_j, g ~ N(0, I)."
     instance = f"d=5, m={hidden}, 8 points (seed 9): the closed form against quadrature, largest relative difference"

@@ -13,6 +13,7 @@ from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.functional.descent import functional_descent
 from looped.functional.kernels import Kernel
+from looped.functional.streams import generator_of
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess, MixedProcess, Part
 from looped.theorems.check import EXACT, Finding, bound_plot, bounded, exact, theorem
@@ -24,7 +25,7 @@ from looped.theorems.cheng24.kernel_prompts import (
     process_prompts,
     safe_rates,
 )
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 
 def quadratic(left: Float[Tensor, "*batch n d"], right: Float[Tensor, "*batch m d"]) -> Float[Tensor, "*batch n m"]:
@@ -57,7 +58,7 @@ def feature_descent(prompt: Prompt, rates: Float[Tensor, " loops"]) -> Float[Ten
 def prop3_1() -> Iterator[Finding]:
     """Eq. (9) for five kernels; descent on the features of one; other B, C with B'C = I, not symmetric."""
     loops, n, d = 12, 9, 4
-    prompt, generator = normal_prompts(20, n, d, 0), seeded(1)
+    prompt, generator = normal_prompts(20, n, d, 0), generator_of(1)
     xs, ys, queries = prompt.xs[:, :-1], prompt.ys[:, :-1], prompt.xs[:, -1:]
     differences = {}
     for kernel in (kernels.linear, kernels.exp, kernels.rbf, kernels.arc_cosine, quadratic):
@@ -85,7 +86,7 @@ def sec3_1_2() -> Iterator[Finding]:
     errors, against_exp = [], []
     for seed, n in enumerate(sizes):
         prompt = normal_prompts(10, n, d, seed, sphere=True)
-        rates = 0.5 + uniform(loops, generator=seeded(seed))
+        rates = 0.5 + uniform(loops, generator=generator_of(seed))
         gram = (torch.einsum("bid,bjd->bij", prompt.xs, prompt.xs) / sigma**2).exp()
         tau = 1 / gram[:, :n].sum(1)
         values, expected = torch.zeros_like(prompt.ys), []
@@ -154,7 +155,7 @@ def prop3_4() -> Iterator[Finding]:
 def propD_1() -> Iterator[Finding]:
     """(A) three heads with maps that are not symmetric, exactly; (B) two heads tend to the Bayes estimator."""
     loops, n, d = 12, 9, 4
-    prompt, generator = normal_prompts(20, n, d, 3), seeded(4)
+    prompt, generator = normal_prompts(20, n, d, 3), generator_of(4)
     heads = (kernels.linear, kernels.exp, kernels.rbf)
     maps = [normal(d, d, generator=generator) / d**0.5 for _ in heads]
 

@@ -8,15 +8,16 @@ from torch import Tensor
 
 from looped.constructions.gradient_descent import functional_descent
 from looped.functional.kernels import Kernel
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import KernelTransformer
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess, draw
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 
 def normal_prompts(batch: int, n: int, d: int, seed: int, *, sphere: bool = False) -> Prompt:
     """n examples and a query with normal labels; x ~ N(0, I/d), or on the unit sphere."""
-    generator = seeded(seed)
+    generator = generator_of(seed)
     xs = normal(batch, n + 1, d, generator=generator)
     xs = xs / (xs.norm(dim=-1, keepdim=True) if sphere else d**0.5)
     return Prompt(xs, normal(batch, n + 1, generator=generator))
@@ -24,7 +25,7 @@ def normal_prompts(batch: int, n: int, d: int, seed: int, *, sphere: bool = Fals
 
 def process_prompts(task: GaussianProcess, batch: int, n: int, seed: int) -> Prompt:
     """n examples and a query with labels from a Gaussian process, all in float64."""
-    generator = seeded(seed)
+    generator = generator_of(seed)
     xs = task.sample(batch=batch, n=n + 1, generator=generator).xs.double()
     return Prompt(xs, draw(task.gram(xs), generator))
 

@@ -14,11 +14,12 @@ from torch.autograd.functional import jvp
 from torch.nn.functional import pad
 
 from looped.functional.kernels import Kernel
+from looped.functional.streams import generator_of
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.theorems.check import Finding, Form, exact, relative_difference, theorem
 from looped.theorems.cheng24.stationary import PAIRS, Landscape, Weights
 from looped.theorems.cheng24.turns import signed_shifts, turned
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 MATRICES = {"A": "heads.0.transform", "B": "heads.0.key", "C": "heads.0.query"}
 """The model's names of the paper's matrices."""
@@ -96,7 +97,7 @@ class FormPoint:
         task = GaussianProcess(kernel=label, rotation=seed)
         landscape = Landscape(task=task, kernel=kernel, transform=transform, layers=3)
         scales = torch.tensor([-0.2, 1.0, 1.0, 0.1], dtype=torch.float64)[: 4 if transform else 3]
-        numbers = scales[:, None] * (0.5 + uniform(len(scales), 3, generator=seeded(seed)))
+        numbers = scales[:, None] * (0.5 + uniform(len(scales), 3, generator=generator_of(seed)))
         return cls(landscape, landscape.points(seed), landscape.weights(numbers))
 
     @property
@@ -123,7 +124,7 @@ def slopes_agree(names: str, *, transform: bool) -> Finding:
         point = FormPoint.drawn(label, kernel, seed, transform=transform)
         gradient = point.landscape.slopes(point.weights, point.everywhere)
         unturned = point.landscape.slopes(point.weights, point.points)
-        directions = normal(num_directions, 5, 5, generator=seeded(10 + seed))
+        directions = normal(num_directions, 5, 5, generator=generator_of(10 + seed))
         for name in names:
             for layer in range(point.landscape.layers):
                 left, alone = (
@@ -169,9 +170,9 @@ def propE_3() -> Iterator[Finding]:
 def turned_slopes() -> tuple[list[float], list[float]]:
     """The largest differences between the two sides of Eq. (43), layer by layer: as printed, and with U'R U_Sigma."""
     point = FormPoint.drawn(*PAIRS[0], 3, transform=False)
-    root, turn = point.landscape.task.root, torch.linalg.qr(normal(5, 5, generator=seeded(4)))[0]
+    root, turn = point.landscape.task.root, torch.linalg.qr(normal(5, 5, generator=generator_of(4)))[0]
     turn_sigma = root @ turn @ torch.linalg.inv(root)
-    direction = normal(5, 5, generator=seeded(5))
+    direction = normal(5, 5, generator=generator_of(5))
 
     def slope(xs: Tensor, layer: int, along: Tensor) -> Tensor:
         def total(step: Tensor) -> Tensor:
@@ -204,7 +205,7 @@ def propF_3() -> Iterator[Finding]:
 def propF_4() -> Iterator[Finding]:
     """The slopes in A; then the proof's last display, printed with U' for U_Sigma^-1."""
     yield slopes_agree("A", transform=True)
-    root, directions = GaussianProcess().root, normal(20, 5, 5, generator=seeded(6))
+    root, directions = GaussianProcess().root, normal(20, 5, 5, generator=generator_of(6))
     turns, expected = signed_shifts(5)[:, None], form_direction("A", directions, root)
     turn_sigma = root @ turns @ torch.linalg.inv(root)
     cases: list[tuple[Form, str, Tensor]] = [

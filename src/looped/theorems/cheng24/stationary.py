@@ -20,12 +20,13 @@ from torch.func import functional_call
 from looped.functional import kernels
 from looped.functional.attention import softmax
 from looped.functional.kernels import Kernel
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import KernelTransformer, functional
 from looped.prompt import Prompt
 from looped.tasks.gaussian_process import GaussianProcess
 from looped.theorems.check import EXACT, Finding, bound_plot, theorem
 from looped.theorems.cheng24.turns import circle, signed_shifts, turned
-from looped.theorems.sampling import normal, seeded
+from looped.theorems.sampling import normal
 
 SHIFTS = (0.01, 0.1, 0.3)
 """How far B and C are moved away from the point, relative to their norms."""
@@ -62,7 +63,7 @@ class Landscape:
 
     def points(self, seed: int) -> Float[Tensor, "sets n d"]:
         """The sets of points, n examples and a query, from the task's distribution."""
-        return self.task.sample(batch=self.num_sets, n=self.n + 1, generator=seeded(seed)).xs.double()
+        return self.task.sample(batch=self.num_sets, n=self.n + 1, generator=generator_of(seed)).xs.double()
 
     @property
     def through(self) -> Float[Tensor, "d d"]:
@@ -118,7 +119,7 @@ class Landscape:
 
     def shifted(self, weights: Weights, shift: float) -> Weights:
         """The same weights with B and C moved in a random direction."""
-        generator, moved = seeded(1), dict(weights)
+        generator, moved = generator_of(1), dict(weights)
         for name in ("heads.0.key", "heads.0.query"):
             noise = normal(*weights[name].shape, generator=generator)
             sizes = weights[name].norm(dim=(1, 2), keepdim=True) / noise.norm(dim=(1, 2), keepdim=True)

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from looped.functional import kernels
 from looped.functional.attention import softmax
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import Head, KernelTransformerConfig, functional
 from looped.models.patterns import FactoredScores, FullValue
 from looped.prompt import Prompt
 from looped.theorems.check import Finding, Form, exact, relative_difference, theorem
 from looped.theorems.cheng24.kernel_prompts import normal_prompts
-from looped.theorems.sampling import normal, seeded
+from looped.theorems.sampling import normal
 
 ATTENTIONS = (kernels.linear, kernels.relu, kernels.exp, softmax)
 
@@ -60,7 +61,7 @@ def lemG_3() -> Iterator[Finding]:
     # functions are sums over the examples and as many other points, so directions can leave the examples' span
     points = torch.cat([prompt.xs[:, :-1], normal_prompts(batch, n - 1, d, 8).xs], 1)
     gram = kernels.exp(points, points)
-    errors = prompt.ys[:, :-1] - normal(batch, n, generator=seeded(7))
+    errors = prompt.ys[:, :-1] - normal(batch, n, generator=generator_of(7))
     values = torch.einsum("bj,bji->bi", descent_weights(errors), gram)
     size = torch.einsum("bi,bi->b", values[:, :n], errors)
     best = steepest(errors, gram)

@@ -99,9 +99,9 @@ def lemma_a5() -> Iterator[Finding]:
     yield Finding(min(errors), 1e-7, "d = 5, n = 20, best c", plot, tolerance=True).stated("as printed", statement)
 
 
-def printed_heads(xs: Array, ys: Array, w: Array, c: float, anchor: float = 30.0) -> Array:
+def printed_heads(xs: Array, ys: Array, w: Array, c: float) -> Array:
     """The output of the two heads of Lemma A.5 at the x tokens, exactly as printed."""
-    ones, first = np.ones((*ys.shape, 1)), np.zeros((*ys.shape, 1))
+    anchor, ones, first = Limits().anchor, np.ones((*ys.shape, 1)), np.zeros((*ys.shape, 1))
     first[:, 0] = 1.0
     zero, none = 0.0 * xs, 0.0 * ones
     heads = (  # (at x tokens, at y tokens) of query, key and value; the anchors are y_1 and x_1

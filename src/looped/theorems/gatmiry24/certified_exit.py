@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from looped.constructions.gradient_descent import looped_descent, preconditioned
+from looped.functional.streams import generator_of
 from looped.models.exit_rules import ResidualCertificate
 from looped.models.kernel_transformer import KernelTransformer
 from looped.prompt import Prompt
 from looped.theorems.check import Finding, Form, bound_plot, bounded, theorem
 from looped.theorems.gatmiry24.realizable_prompts import RealizablePrompts, prediction_errors, realizable
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 D, N = 5, 9
 WIDE_D, WIDE_N = 10, 20
@@ -87,13 +88,13 @@ def worst_case_loops(low: float, high: float, tolerance: float) -> int:
 
 def wide_prompts(batch: int, seed: int) -> RealizablePrompts:
     """Realizable prompts with eigenvalues log-uniform in [1e-3, 1e3]."""
-    generator = seeded(seed)
+    generator = generator_of(seed)
     exponents = 6 * uniform(batch, D, generator=generator) - 3
     return realizable(10**exponents, n=N, generator=generator, unit=False)
 
 
 def _models() -> list[KernelTransformer]:
-    generator = seeded(11)
+    generator = generator_of(11)
     diagonal = uniform(12, 1, 1, generator=generator) * torch.eye(D).double()
     return [
         looped_descent(d=D, n=N, loops=20, rate=1e-3),
@@ -105,7 +106,7 @@ def _models() -> list[KernelTransformer]:
 
 def mild_prompts(noise: float, *, ends: bool = False) -> RealizablePrompts:
     """Eigenvalues uniform in [1, 8], including 1 and 8 if `ends`; unit w and query; noise on the examples' labels."""
-    generator = seeded(7)
+    generator = generator_of(7)
     values = 1 + 7 * uniform(1000, WIDE_D, generator=generator)
     if ends:
         values[:, 0], values[:, -1] = 1, 8

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from looped.functional import kernels
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import KernelTransformer, restricted
 from looped.theorems.check import Finding, exact, relative_difference, theorem
 from looped.theorems.gatmiry24.realizable_prompts import RealizablePrompts, population_loss, realizable, square_roots
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 CASES = [(2, 3, 1), (3, 7, 2), (5, 9, 4), (4, 20, 6)]
 """(d, n, layers)."""
@@ -18,7 +19,7 @@ CASES = [(2, 3, 1), (3, 7, 2), (5, 9, 4), (4, 20, 6)]
 def random_model(d: int, layers: int, seed: int, *, kernel: kernels.Kernel = kernels.linear) -> KernelTransformer:
     """A restricted multilayer model with random A, not symmetric, and u = 0."""
     model = restricted(d=d, loops=layers, layers=layers, kernel=kernel).build().double()
-    model.put(score=normal(layers, d, d, generator=seeded(seed)))
+    model.put(score=normal(layers, d, d, generator=generator_of(seed)))
     return model
 
 
@@ -37,7 +38,7 @@ def lem2() -> Iterator[Finding]:
     printed, corrected = [], []
     for seed, (d, n, layers) in enumerate(CASES):
         for kernel in (kernels.linear, kernels.relu):
-            prompts = realizable(torch.ones(8, d, dtype=torch.float64), n=n, generator=seeded(seed))
+            prompts = realizable(torch.ones(8, d, dtype=torch.float64), n=n, generator=generator_of(seed))
             model = random_model(d, layers, seed, kernel=kernel)
             labels = model.states(prompts.prompt)[-1][..., d]
             examples, query_printed, query = lemma_2(prompts, layer_scores(model), kernel)
@@ -59,7 +60,7 @@ def lem4() -> Iterator[Finding]:
     """Output and population loss against the model, with A that are not symmetric."""
     printed, corrected = [], []
     for seed, (d, n, layers) in enumerate(CASES):
-        generator = seeded(seed)
+        generator = generator_of(seed)
         prompts = realizable(uniform(8, d, generator=generator) + 0.5, n=n, generator=generator)
         model, loss_model = random_model(d, layers, seed), random_model(d, layers, seed)
         output, scores = model.predict(prompts.prompt)[:, 0], layer_scores(model)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from looped.functional import kernels
 from looped.functional.polynomials import chebyshev_roots, extremal_size
+from looped.functional.streams import generator_of
 from looped.prompt import Prompt
 from looped.theorems.check import Finding, Form, bound_plot, bounded, theorem
 from looped.theorems.gatmiry24.realizable_prompts import random_directions, with_covariance
@@ -24,7 +25,7 @@ from looped.theorems.gatmiry24.weight_sets import (
     restricted_sets,
     scaled,
 )
-from looped.theorems.sampling import normal, seeded, uniform
+from looped.theorems.sampling import normal, uniform
 
 RATIOS = [36.0, 144.0, 900.0]
 """lambda_max / lambda_min, the squares of 6k for k = 1, 2, 5."""
@@ -241,7 +242,7 @@ def whole_prompt_error(layers: int) -> float:
 
 def orthogonal_error(layers: int, ratio: float) -> float:
     """The smallest over weight sets of the largest relative error where w is nearly orthogonal to the query, d = 2."""
-    generator = seeded(0)
+    generator = generator_of(0)
     covariance = random_directions(1 + (ratio - 1) * uniform(50, 2, generator=generator), generator)
     query = torch.tensor([[1.0, 0.0]], dtype=torch.float64).expand(50, 2)
     prompts = with_covariance(covariance, nearly_orthogonal(query), query, n=4, generator=generator)
@@ -257,7 +258,7 @@ def nearly_orthogonal(query: Tensor) -> Tensor:
 
 def deviations(ratio: float, k: int) -> Tensor:
     """1 - P/alpha on a grid of [1, ratio], one row for each P of degree k with P(0) = 0."""
-    generator = seeded(0)
+    generator = generator_of(0)
     best = chebyshev_roots(k, 1, ratio)
     near = best * (0.2 * normal(100, k, generator=generator)).exp()
     random = 1 + (ratio - 1) * uniform(100, k, generator=generator)

@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from looped.constructions.gradient_descent import preconditioned
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import KernelTransformer
 from looped.theorems.check import Finding, bound_plot, bounded, theorem
 from looped.theorems.gatmiry24.realizable_prompts import population_loss, random_directions
-from looped.theorems.sampling import seeded, uniform
+from looped.theorems.sampling import uniform
 
 D, LOW, HIGH, MASS = 3, 1.0, 12.0, 0.5
 """d, alpha, beta and eps of Theorem 6."""
@@ -116,9 +117,9 @@ def distance_to_loss_one(layers: int, d: int, high: float) -> float:
     W = mass |beta I - 8 alpha I|,  mass = 1 / loss(8 alpha I) <= 1/L
     """
     model, support = overfitted(layers, LOW, high, d)
-    train = population_loss(model, support, loops=layers, generator=seeded(0))[-1].max()
+    train = population_loss(model, support, loops=layers, generator=generator_of(0))[-1].max()
     test = 8 * LOW * torch.eye(d, dtype=torch.float64)
-    mass = 1 / float(population_loss(model, test[None], loops=layers, generator=seeded(0))[-1])
+    mass = 1 / float(population_loss(model, test[None], loops=layers, generator=generator_of(0))[-1])
     distance = mass * float(torch.linalg.matrix_norm(support[-1] - test, ord=2))
     return distance if train <= 1e-12 and mass <= 1 / layers else math.inf
 
@@ -152,7 +153,7 @@ def least_losses(model: KernelTransformer, support: Tensor, deltas: Sequence[flo
 
     The rest of the mass may be on a training covariance, where the loss is 0.
     """
-    generator, layers = seeded(0), model.config.loops
+    generator, layers = generator_of(0), model.config.loops
     train = float(population_loss(model, support, loops=layers, generator=generator)[-1].max())
     high = (1 - torch.tensor(deltas, dtype=torch.float64)[:, None, None]) * HIGH
     values = 8 * LOW + (high - 8 * LOW) * uniform(len(deltas), 20, D, generator=generator)

@@ -9,10 +9,11 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from looped.constructions.gradient_descent import preconditioned
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import KernelTransformer
 from looped.theorems.check import EXACT, Finding, Form, bound_plot, bounded, theorem
 from looped.theorems.gatmiry24.realizable_prompts import orthonormal, population_loss, random_directions
-from looped.theorems.sampling import seeded, uniform
+from looped.theorems.sampling import uniform
 
 D = 3
 SPREADS = [(1.0, 0.0, 0.01), (0.5, 0.0, 0.02), (0.2, 0.1, 0.05), (0.1, 0.2, 0.1)]
@@ -35,7 +36,7 @@ def thm7() -> Iterator[Finding]:
     cases = [(D, layers, *spread) for layers in (20, 40, 80) for spread in SPREADS]
     cases += [(1, 40, 1.0, 0.0, math.exp(-40 * rate / factor)) for factor in (1, 1.25)]
     for seed, (d, layers, mass, spread, share) in enumerate(cases):
-        target, generator = share * mass, seeded(seed % len(SPREADS))
+        target, generator = share * mass, generator_of(seed % len(SPREADS))
         probabilities, support = spread_out(mass, (1 - spread) * high, low, high, generator, d)
         best = looped_minimiser(probabilities, support, layers, low, high)
         model = preconditioned(best[None], n=d + 2, loops=layers)
@@ -87,7 +88,7 @@ def thm8() -> Iterator[Finding]:
     for form, statement, sign, kind in forms:
         largest = []
         for seed, gap in enumerate(gaps):
-            generator = seeded(seed)
+            generator = generator_of(seed)
             vectors = orthonormal(4, D, D, generator=generator)
             values = 1 + gap * uniform(4, D, generator=generator)
             largest.append(unevenness(sign * (vectors * values[:, None] @ vectors.mT), generator))
@@ -112,7 +113,7 @@ def thm8b() -> Iterator[Finding]:
     uneven = []
     for size in sizes:
         model = preconditioned((covariance - size * turn)[None], n=4, loops=loops)
-        loss = population_loss(model, covariance[None], loops=loops, generator=seeded(0))[loops // 2 :, 0]
+        loss = population_loss(model, covariance[None], loops=loops, generator=generator_of(0))[loops // 2 :, 0]
         change = loss.diff() / loss[:-1]
         uneven.append(float(torch.minimum(change.max(), -change.min()).clamp_min(0)))
     instance = (
@@ -135,7 +136,7 @@ def thm8b() -> Iterator[Finding]:
 
 def symmetric_changes(after: int) -> list[tuple[int, float]]:
     """L_0 and the largest change in the wrong direction within `after` loops of it, for random symmetric A."""
-    generator, changes = seeded(5), []
+    generator, changes = generator_of(5), []
     for _ in range(40):
         vectors = orthonormal(2, D, D, generator=generator)
         values = 0.05 + 1.6 * uniform(2, D, generator=generator)

@@ -9,6 +9,7 @@ from torch import Tensor
 from looped.constructions.gradient_descent import chebyshev_descent, looped_descent
 from looped.constructions.newton import NUM_BEFORE, newton_loop
 from looped.functional.descent import newton_inverse
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import KernelTransformer
 from looped.prompt import Prompt
 from looped.theorems.check import EXACT, Finding, Plot, bound_plot, bounded, relative_difference, theorem
@@ -18,7 +19,7 @@ from looped.theorems.gatmiry24.realizable_prompts import (
     realizable,
     with_covariance,
 )
-from looped.theorems.sampling import seeded, uniform
+from looped.theorems.sampling import uniform
 
 KAPPAS = [4.0, 16.0, 64.0, 256.0]
 NUM = 60
@@ -160,7 +161,7 @@ def slope(x: Tensor, y: Tensor) -> float:
 
 def _prompts(kappa: float) -> RealizablePrompts:
     """Random eigenvalues in [1, kappa]; then, for a grid of them, a prompt with w and x_q along the eigenvector."""
-    generator = seeded(0)
+    generator = generator_of(0)
     random = realizable(1 + (kappa - 1) * uniform(NUM, D, generator=generator), n=N, generator=generator)
     angles = torch.linspace(0, math.pi, NUM, dtype=torch.float64)  # denser at the ends, where polynomials are largest
     grid = 1 + (kappa - 1) * (1 - angles.cos()) / 2

@@ -11,10 +11,11 @@ from torch.func import functional_call
 
 from looped.functional import kernels
 from looped.functional.polynomials import chebyshev_roots
+from looped.functional.streams import generator_of
 from looped.models.kernel_transformer import KernelTransformer, restricted, unrestricted
 from looped.prompt import Prompt
 from looped.theorems.gatmiry24.realizable_prompts import square_roots
-from looped.theorems.sampling import normal, seeded
+from looped.theorems.sampling import normal
 
 
 def scaled(d: int, gammas: Tensor, *, seed: int) -> tuple[Prompt, Tensor]:
@@ -22,7 +23,7 @@ def scaled(d: int, gammas: Tensor, *, seed: int) -> tuple[Prompt, Tensor]:
 
     With d = 1 all x are positive and XX' = 1, so ReLU attention is linear there. With d = 2, XX' = I.
     """
-    generator = seeded(seed)
+    generator = generator_of(seed)
     xs = normal(d + 3, d, generator=generator)
     if d < 3:
         basis = torch.linalg.qr(xs)[0]
@@ -52,7 +53,7 @@ def restricted_errors(d: int, layers: int, gammas: Tensor, *, top: float, stride
 
 def restricted_sets(d: int, layers: int, kernel: kernels.Kernel, *, top: float) -> KernelTransformer:
     """16 restricted models side by side: 8 near Chebyshev's for [1, top], and 8 random ones of four sizes."""
-    generator, n = seeded(layers), d + 2
+    generator, n = generator_of(layers), d + 2
     config = restricted(d=d, loops=layers, layers=layers, kernel=kernel, tilted=True, models=16)
     model = config.build().double()
     best = n / chebyshev_roots(layers, 1, top)[:, None, None] * torch.eye(d, dtype=torch.float64)
@@ -123,7 +124,7 @@ def best_unrestricted(layers: int, top: float, d: int = 1) -> float:
 
 def unrestricted_sets(layers: int, top: float, d: int) -> KernelTransformer:
     """24 unrestricted models side by side: 8 near the searched ones for [1, top], and 16 random ones of four sizes."""
-    n, generator = d + 2, seeded(layers)
+    n, generator = d + 2, generator_of(layers)
     config = unrestricted(d=d, loops=layers, layers=layers, models=24)
     model = config.build().double()
     q, a = searched(layers, top**2)

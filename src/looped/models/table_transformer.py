@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from looped.functional.counts import check_at_least
 from looped.functional.kernel_regression import NUM_REGRESSIONS, regressions
 from looped.models.base import LoopedModel, ModelConfig, only_pairs
 from looped.models.blocks import Block, LayerNorm, Linear
@@ -50,13 +51,10 @@ class TableTransformerConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("d", "width", "heads", "queries"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1; got {getattr(self, name)}.")
+        check_at_least(1, d=self.d, width=self.width, heads=self.heads, queries=self.queries)
+        check_at_least(0, quantiles=self.quantiles)
         if self.width % self.heads:
             raise ValueError(f"`width` must be a multiple of heads={self.heads}; got {self.width}.")
-        if self.quantiles < 0:
-            raise ValueError(f"`quantiles` must be at least 0; got {self.quantiles}.")
         if self.answers not in ("means", "log_odds"):
             raise ValueError(f'`answers` must be "means" or "log_odds"; got {self.answers!r}.')
         if self.answers == "log_odds" and self.quantiles:

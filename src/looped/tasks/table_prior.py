@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from looped.functional.counts import check_at_least
 from looped.functional.quantiles import pinball, quantile_levels
 from looped.prompt import Prompt
 from looped.tasks.table_pieces import (
@@ -86,9 +87,8 @@ class TablePrior(Task):
         for name in ("functions", "targets"):
             if not getattr(self, name):
                 raise ValueError(f"`{name}` must name at least one piece; got none.")
-        for name, least in (("quantiles", 0), ("answers", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"`{name}` must be at least {least}; got {getattr(self, name)}.")
+        check_at_least(0, quantiles=self.quantiles)
+        check_at_least(1, answers=self.answers)
 
     @property
     def label_variance(self) -> float:

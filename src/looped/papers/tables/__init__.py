@@ -6,14 +6,12 @@ the large ones are trained.
 """
 
 from dataclasses import replace
-from typing import Literal
 
-from looped.experiment import Experiment, Muon, TrainConfig
+from looped.experiment import Experiment, Muon, Scale, TrainConfig
 from looped.functional.schedules import RandomDepth, Trapezoid
 from looped.models.table_transformer import TableTransformerConfig
 from looped.tasks.table_prior import ClassPrior, TablePrior
 
-Scale = Literal["smoke", "cpu", "paper"]
 QUANTILES = 10
 """Their levels are 5%, 15%, ..., 95%."""
 ANSWERS = 4

@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 
 from looped.evaluation.bootstrap import bootstrap, resampled_means
+from looped.experiment import Scale
 from looped.models.base import LoopedModel
-from looped.papers.tables import Scale, classifier, regressor
+from looped.papers.tables import classifier, regressor
 from looped.papers.tables.data import DEVELOPMENT, HELD_OUT, NUMBERS, NumericTable, Split, class_split, split, table
 from looped.papers.tables.rivals import CLASSIFIERS, REGRESSORS, answers, chances
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, claim

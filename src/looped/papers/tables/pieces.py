@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from looped.evaluation.bootstrap import bootstrap, resampled_means
-from looped.experiment import Experiment, training
-from looped.papers.tables import Scale, regressor
+from looped.experiment import Experiment, Scale, training
+from looped.papers.tables import regressor
 from looped.papers.tables.comparison import Regressions
 from looped.papers.tables.data import DEVELOPMENT
 from looped.studies import Cell, Context, Learned, Panels, Study, Table, claim

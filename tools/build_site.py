@@ -2,6 +2,7 @@
 
 Pages are docs/*.md in the order of docs/navigation.toml. Figures, theorems, commands and the reference are put in
 where a page has `<!-- figures of PAPER -->`, `<!-- theorems -->`, `<!-- commands -->` or `::: module`.
+What a page shows below `<!-- printed -->` is the output of the code above it (`tools/printed_blocks.py`).
 `--theorems FILE` reads the rows that `looped verify --json` printed; without it the theorems are checked now.
 """
 
@@ -64,6 +65,7 @@ def build(out: Path, *, rows: list[dict[str, Any]], results: Path = ROOT / "resu
     parts = {
         "commands": commands,
         "explorer": partial(explorer, out),
+        "printed": lambda: "It prints:\n",
         "theorems": partial(theorems, rows, assets),
         **{f"figures of {paper}": partial(figures_of, paper, facts, results, assets) for paper in _papers()},
     }

@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 FILES = {"README.md": ROOT / "README.md", **{str(path.relative_to(DOCS)): path for path in sorted(DOCS.rglob("*.md"))}}
 PAGES = {name: path.read_text() for name, path in FILES.items()}
-BLOCK = re.compile(r"(?P<mark><!-- not run: .+ -->\n)?```python\n(?P<code>.*?)```", re.DOTALL)
+PRINTED = r"\n\n<!-- printed -->\n```text\n(?P<printed>.*?)```"
+BLOCK = re.compile(rf"(?P<mark><!-- not run: .+ -->\n)?```python\n(?P<code>.*?)```(?:{PRINTED})?", re.DOTALL)
 GROUP = typer.main.get_command(app)
 
 
@@ -45,17 +46,35 @@ def blocks(text):
     return [(match["code"], match["mark"] is None) for match in BLOCK.finditer(text)]
 
 
+def printed(text):
+    """What a page says that each of its blocks prints; None where it does not say."""
+    return [match["printed"] for match in BLOCK.finditer(text)]
+
+
+def words_and_numbers(text):
+    """An output cut at its decimal numbers: the words between them, and the numbers."""
+    parts = re.split(r"(-?\d+\.\d+(?:e-?\d+)?)", text)
+    return parts[::2], [float(number) for number in parts[1::2]]
+
+
+def agree(output, said):
+    """Whether a page shows an output, but for rounding, which differs between machines."""
+    (words, numbers), (said_words, said_numbers) = words_and_numbers(output), words_and_numbers(said)
+    return words == said_words and numbers == pytest.approx(said_numbers, rel=0.05, abs=2e-5)
+
+
 @pytest.mark.parametrize("page", [name for name, text in PAGES.items() if "```python" in text])
 @pytest.mark.usefixtures("unchecked")  # as a reader runs them
 def test_python_blocks_run_as_written(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType(f"page_{Path(page).stem}")
     monkeypatch.setitem(sys.modules, module.__name__, module)  # where its dataclasses look themselves up
-    for code, runs in blocks(PAGES[page]):
+    for (code, runs), said in zip(blocks(PAGES[page]), printed(PAGES[page]), strict=True):
         compile(code, page, "exec")
         if not runs:
             continue
-        with contextlib.redirect_stdout(io.StringIO()):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             if named := re.match(r"# (\w+)\.py\n", code):  # a file of the user's own, which later blocks may use
                 Path(f"{named[1]}.py").write_text(code)
                 spec = importlib.util.spec_from_file_location(named[1], f"{named[1]}.py")
@@ -65,6 +84,14 @@ def test_python_blocks_run_as_written(page, monkeypatch, tmp_path):
                 vars(module).update({key: thing for key, thing in vars(own_file).items() if key[:2] != "__"})
             else:
                 exec(compile(code, page, "exec"), vars(module))
+        if said is not None:
+            assert agree(output.getvalue(), said), f"run `python tools/printed_blocks.py` ({page})"
+
+
+def test_another_output_is_found():
+    assert agree("20 loops: 0.0203", "20 loops: 0.0200")
+    for other in ("20 loops: 0.0300", "21 loops: 0.0200", "20 loops"):
+        assert not agree(other, "20 loops: 0.0200")
 
 
 def test_few_blocks_are_not_run():

@@ -80,7 +80,13 @@ def test_without_the_extra_onnx_one_line_says_what_to_install(tmp_path, monkeypa
 
 @pytest.mark.parametrize(
     ("numbers", "rounding"),
-    [((9e-5, 1.0, 0.0), True), ((2e-4, 2e-4, 1e-4), True), ((2e-4, 3e-4, 1e-4), False), ((float("nan"),) * 3, False)],
+    [
+        ((9e-5, 1.0, 0.0), True),
+        ((2e-4, 9e-5, 1e-5), True),
+        ((2e-4, 2e-4, 1e-4), True),
+        ((2e-4, 3e-4, 1e-4), False),
+        ((float("nan"),) * 3, False),
+    ],
 )
 def test_more_than_rounding_is_told(numbers, rounding):
     assert Difference(3, *numbers).is_rounding == rounding
@@ -153,5 +159,5 @@ def test_every_kept_model_exports_to_onnx(name, tmp_path):
     run = Run.open(name)
     result = export(run.model(), run.setup, tmp_path / "model.onnx", points=run.points)
     b, many = sorted(result.differences, key=lambda difference: difference.loops == 50)
-    assert b.is_rounding  # more than 1e-4 only where float32 itself is that far from float64: yang24.sparse
+    assert b.is_small  # yang24.sparse to float64 alone: there PyTorch's own float32 is further away than the file
     assert many.from_float64 <= 2 * many.of_model

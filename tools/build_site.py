@@ -2,6 +2,7 @@
 
 Pages are docs/*.md in the order of docs/navigation.toml. Figures, theorems, commands and the reference are put in
 where a page has `<!-- figures of PAPER -->`, `<!-- theorems -->`, `<!-- commands -->` or `::: module`.
+What a page shows below `<!-- printed -->` is the output of the code above it (`tools/printed_blocks.py`).
 `--theorems FILE` reads the rows that `looped verify --json` printed; without it the theorems are checked now.
 """
 
@@ -21,13 +22,13 @@ from typing import Any
 import jinja2
 from markdown import Markdown
 from website.commands import commands
-from website.drawings import STYLES, adaptive
 from website.equations import Equations
 from website.reference import reference
 from website.results import figures_of, theorems
 
 import looped
 from looped.figure_facts import figure_facts
+from looped.report.drawing import STYLES, adaptive
 from looped.report.explorer import SHIPPED, write_explorer
 from looped.theorems.check import verify
 from looped.training.kept import store
@@ -64,6 +65,7 @@ def build(out: Path, *, rows: list[dict[str, Any]], results: Path = ROOT / "resu
     parts = {
         "commands": commands,
         "explorer": partial(explorer, out),
+        "printed": lambda: "It prints:\n",
         "theorems": partial(theorems, rows, assets),
         **{f"figures of {paper}": partial(figures_of, paper, facts, results, assets) for paper in _papers()},
     }
@@ -106,10 +108,14 @@ def page(name: str, assets: Path, parts: dict[str, Callable[[], str]]) -> Page:
 
 @cache
 def explorer(out: Path) -> str:
-    """A link to the loop explorer, whose page is written beside the others."""
+    """The plane of the loop explorer, to be shown within a page, and a link to the explorer's own page."""
     run = Run.open(store() / SHIPPED)
     write_explorer(out / "explorer_page.html", model=run.model(), setup=run.setup)
-    return "**[Open the loop explorer](@explorer_page.html)**: it runs here, in your browser."
+    frame = (
+        '<iframe class="explorer" src="@explorer_page.html#small" title="The loop explorer" loading="lazy"></iframe>'
+    )
+    more = "noise, other methods to compare with, the error by loop, and where the model looks"
+    return f"{frame}\n\n**[Open it as a page of its own](@explorer_page.html)**: it adds {more}."
 
 
 def _target(link: str, name: str, assets: Path) -> str:

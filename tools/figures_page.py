@@ -1,11 +1,15 @@
-"""Write docs/all_figures.md and the tables of README and docs/scikit_learn.md: `python tools/figures_page.py`."""
+"""Write docs/all_figures.md and the tables of results in README and docs/: `python tools/figures_page.py`."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+
+import result_tables
+from result_tables import markdown
 
 from looped.figure_facts import VERDICTS, FigureFacts, at_paper_scale, counts_text, figure_facts
 from looped.studies.table import Table
@@ -16,6 +20,7 @@ PAGE = ROOT / "docs" / "all_figures.md"
 README = ROOT / "README.md"
 PREDICTORS = ROOT / "docs" / "scikit_learn.md"
 COMPARED = re.compile(r"(?s)(<!-- compared: (\S+) (\S+) -->\n).*?(<!-- end of comparison -->)")
+TABLE = re.compile(r"(?s)(<!-- table: ([\w ]+) -->\n).*?(<!-- end of table -->)")
 BLOCK = re.compile(r"(?s)(<!-- results: .*? -->\n).*?(<!-- end of results -->)")
 START = """# All figures
 
@@ -54,14 +59,15 @@ def page(facts: Sequence[FigureFacts]) -> str:
     for paper, group in groupby(facts, key=lambda fact: fact.name.partition(".")[0] if fact.in_print else ""):
         chosen = list(group)
         parts.append(f"## {paper or 'Studies beside the papers'}\n")
-        parts.append(_table(("figure", "what", "scale", "claims", "seeds", "training", "still needed"), _lines(chosen)))
+        heads = ("figure", "what", "scale", "claims", "seeds", "training", "still needed")
+        parts.append(markdown(heads, _lines(chosen)))
         if numbers := [
             (fact.name, entry.what, entry.number, entry.ours or "-", fact.scale_text)
             for fact in chosen
             for entry in fact.published
         ]:
             parts.append("Numbers printed in the paper, beside ours:\n")
-            parts.append(_table(("figure", "of", "in print", "ours", "scale"), numbers))
+            parts.append(markdown(("figure", "of", "in print", "ours", "scale"), numbers))
     return "\n".join(parts)
 
 
@@ -82,7 +88,7 @@ def results_table(facts: Sequence[FigureFacts]) -> str:
         counts = Counter({verdict: sum(fact.verdicts[verdict] for fact in judged) for verdict in VERDICTS})
         counts["not run"] += sum(sum(fact.verdicts.values()) for fact in chosen if fact not in judged)
         numbers = [
-            f"{fact.name.partition('.')[2]}, {entry.what}: {entry.number} in print, {entry.ours} here"
+            f"{_in_words(fact.name)}, {entry.what}: {entry.number} in print, {entry.ours} here"
             for fact in judged
             for entry in fact.published
             if entry.ours
@@ -90,7 +96,7 @@ def results_table(facts: Sequence[FigureFacts]) -> str:
         measured = "{} of {}".format(*at_paper_scale(chosen))
         link = f"[{paper}](docs/papers/{paper}.md)"
         rows.append((link, measured, counts_text(counts), str(papers.count(paper) or "-"), (*numbers, "-")[0]))
-    return _table(("paper", "figures at the paper's scale", "claims", "theorems checked", "for example"), rows)
+    return markdown(("paper", "figures at the paper's scale", "claims", "theorems checked", "for example"), rows)
 
 
 def predictors(text: str, results: Path) -> str:
@@ -117,7 +123,23 @@ def compared(file: Path, shown: str) -> str:
         ("labels inside the 90% intervals", *(f"{value:.0%}" for value in coverage.value))
         for coverage in table.where("coverage")
     )
-    return _table(("rows to learn from", *map(str, losses[ours].x)), rows)
+    return markdown(("rows to learn from", *map(str, losses[ours].x)), rows)
+
+
+def tables(text: str, facts: Sequence[FigureFacts], results: Path) -> str:
+    """A page with the tables between its marks `table: NAME` made again."""
+    makers: dict[str, Callable[[], str]] = {
+        "parts": partial(result_tables.parts, results),
+        "engines": partial(result_tables.engines, results),
+        "rivals": partial(result_tables.rivals, results),
+        **{f"published {paper}": partial(result_tables.published, facts, paper) for paper in map(_paper, facts)},
+    }
+    return TABLE.sub(lambda hit: f"{hit[1]}\n{makers[hit[2]]()}\n{hit[3]}", text)
+
+
+def _in_words(name: str) -> str:
+    """`Figure 10a` for `yang24.fig10a`."""
+    return name.partition(".")[2].replace("fig", "Figure ").replace("table", "Table ").strip()
 
 
 def _paper(fact: FigureFacts) -> str:
@@ -135,13 +157,11 @@ def _lines(facts: Sequence[FigureFacts]) -> Iterable[tuple[str, ...]]:
         )
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
 if __name__ == "__main__":
     known = facts_of(ROOT / "results")
     PAGE.write_text(page(known))
     README.write_text(readme(README.read_text(), known))
     PREDICTORS.write_text(predictors(PREDICTORS.read_text(), ROOT / "results"))
+    for file in (ROOT / "docs").rglob("*.md"):
+        if (text := file.read_text()) != (with_tables := tables(text, known, ROOT / "results")):
+            file.write_text(with_tables)

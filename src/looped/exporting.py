@@ -32,7 +32,7 @@ SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
 MANY_LOOPS = 50
 """How many loops a file is also tried with, whatever it was trained with."""
 ALLOWED = 1e-4
-"""A difference from the model that is small whatever the loops do, over the answers' standard deviation."""
+"""A difference that is small whatever the loops do, over the answers' standard deviation."""
 CHECK_PROMPTS, CHECK_SEED = 8, 20_240
 """The prompts on which a file is compared with its model."""
 Program = Callable[[Sequence[Tensor]], Tensor]
@@ -54,8 +54,13 @@ class Difference:
 
     @property
     def is_rounding(self) -> bool:
-        """Whether it is small, or no more than twice what rounding makes of the model's own answers."""
-        return self.from_model <= ALLOWED or self.from_float64 <= 2 * self.of_model
+        """Whether it is small, or at most twice as far from float64 as rounding takes the model's own answers."""
+        return self.is_small or self.from_float64 <= 2 * self.of_model
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the answers are close to the model's, in PyTorch's float32 or in float64."""
+        return self.from_model <= ALLOWED or self.from_float64 <= ALLOWED
 
 
 @dataclass(frozen=True)

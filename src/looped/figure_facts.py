@@ -104,8 +104,14 @@ def minutes_text(minutes: float | None, device: str) -> str:
 
 
 def counts_text(counts: Mapping[str, int]) -> str:
-    """`3 holds, 1 fails`."""
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "no claims"
+    """`3 hold, 1 fails`."""
+    words = {"holds": "hold", "fails": "fail"}
+    texts = [
+        f"{count} {verdict if count == 1 else words.get(verdict, verdict)}"
+        for verdict, count in counts.items()
+        if count
+    ]
+    return ", ".join(texts) or "no claims"
 
 
 def figure_facts(folders: Sequence[Path], *, runs: Path = Path("runs")) -> list[FigureFacts]:

@@ -134,6 +134,7 @@ def test_numbers_in_print_stand_beside_those_of_the_kept_results(call, monkeypat
 
 def test_the_page_of_all_figures_is_that_of_the_kept_results(monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.syspath_prepend(ROOT / "tools")
     spec = importlib.util.spec_from_file_location("figures_page", ROOT / "tools" / "figures_page.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
@@ -145,6 +146,10 @@ def test_the_page_of_all_figures_is_that_of_the_kept_results(monkeypatch):
     predictors = tool.PREDICTORS.read_text()
     assert predictors == tool.predictors(predictors, ROOT / "results"), "run `python tools/figures_page.py`"
     assert predictors.count("| looped transformer | ") == 4
+    pages = {page: page.read_text() for page in (ROOT / "docs").rglob("*.md")}
+    for page, text in pages.items():
+        assert text == tool.tables(text, facts, ROOT / "results"), f"run `python tools/figures_page.py` ({page.name})"
+    assert sum(text.count("<!-- table: ") for text in pages.values()) == 6
     assert "| [yang24](docs/papers/yang24.md) | " in readme
     assert all(f"| {name} |" in current or f"| [{name}](" in current for name in studies())
 

@@ -1,7 +1,9 @@
 import math
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
@@ -9,8 +11,10 @@ from looped.evaluation.saved import evaluations, save_evaluation
 from looped.experiment import Setup
 from looped.report.numbers import number
 from looped.report.page import write_report
+from looped.reproduce import kept_results
 from looped.training.run import Run
 
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 EVIL = "<script>alert(1)</script>"
 
 
@@ -160,6 +164,19 @@ def test_theorems_are_counted_grouped_and_coloured(tmp_path):
     assert cells == ["10", "0.25", "∞", "10", "–"]
     classes = [value for key, value in page.attributes if key == "class" and value.startswith("verdict")]
     assert classes[4:] == [f"verdict {kind}" for kind in ("good", "note", "good", "good", "bad")]
+
+
+def test_a_long_page_begins_with_its_contents(tmp_path):
+    names = ("chen24.fig1.paper", "yang24.fig3.paper", "yang24.fig4.paper")
+    for name in names:
+        shutil.copy(RESULTS / f"{name}.json", tmp_path)
+    rows = [theorem(), theorem(name="chen24.lem4.1", paper="chen24")]
+    text = write_report(tmp_path, runs=[], results=kept_results(tmp_path), theorems=rows).read_text()
+    contents = re.search(r'(?s)<nav class="contents".*?</nav>', text)[0]
+    links = re.findall(r'href="#([^"]+)"', contents)
+    assert links == [*names, "theorems-gatmiry24", "theorems-chen24"]
+    assert all(f'id="{link}"' in text for link in links)
+    assert "contents" not in write_report(tmp_path, runs=[], theorems=rows[:1]).read_text().partition("<body>")[2]
 
 
 def test_no_failure_is_counted_too(tmp_path):

@@ -125,6 +125,19 @@ def test_the_loop_explorer_is_a_page_of_the_site(site):
     assert "explorer.curves" in (site / "explorer_page.html").read_text()
     for name in ("explorer.html", "how_looping_works.html"):
         assert 'href="explorer_page.html"' in (site / name).read_text()
+        assert 'src="explorer_page.html#small"' in (site / name).read_text()
+
+
+def test_the_loop_explorer_in_a_page_is_as_high_as_it_says(browser, site):
+    browser.open(site / "how_looping_works.html", width=390)
+    height = """new Promise(done => {
+      const frame = document.querySelector('iframe.explorer');
+      const look = () => frame.style.height ? done(parseInt(frame.style.height)) : requestAnimationFrame(look);
+      frame.scrollIntoView();
+      look();
+    })"""
+    told = browser.call("Runtime.evaluate", expression=height, awaitPromise=True, returnByValue=True)
+    assert 500 < told["result"]["value"] < 1200
 
 
 def test_equations_are_drawings_and_code_is_not(tool):

@@ -91,10 +91,15 @@ def _default(field: ast.AnnAssign) -> str:
     """The default as written; a call of `field(...)` by what it makes."""
     if field.value is None:
         return ""
-    text = ast.unparse(field.value)
-    if match := re.search(r"\b(?:default|default_factory)=(?:lambda: )?([^,)]+\(?\)?)", text):
-        text = match[1]
-    return "" if text.startswith(("field(", "later(")) else _cell(text)
+    if not isinstance(field.value, ast.Call) or ast.unparse(field.value.func) not in ("field", "later"):
+        return _cell(ast.unparse(field.value))
+    given = {keyword.arg: keyword.value for keyword in field.value.keywords}
+    if "default" in given:
+        return _cell(ast.unparse(given["default"]))
+    factory = given.get("default_factory")
+    if isinstance(factory, ast.Lambda):
+        return _cell(ast.unparse(factory.body))
+    return "" if factory is None else _cell(f"{ast.unparse(factory)}()")
 
 
 def _cell(text: str) -> str:

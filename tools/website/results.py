@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from website.drawings import adaptive
-
 from looped.figure_facts import FigureFacts, kept_result
-from looped.report.drawing import save_figure
+from looped.report.drawing import adaptive, save_figure
 from looped.report.numbers import number
 from looped.report.plots import bound_figure
 from looped.report.sections import CLAIM_VERDICTS, VERDICTS

@@ -5,9 +5,18 @@ const root = document.documentElement;
 const colours = document.querySelector(".colours");
 const schemes = ["auto", "light", "dark"];
 
+// the loop explorer inside a page: it says how high it is, and takes the page's colours
+const explorer = document.querySelector("iframe.explorer");
+addEventListener("message", (event) => {
+  if (event.source !== explorer?.contentWindow || !(event.data?.explorerHeight > 0)) return;
+  explorer.style.height = `${Math.ceil(event.data.explorerHeight)}px`;
+  explorer.contentWindow.postMessage({ theme: root.dataset.theme }, "*");
+});
+
 function showScheme(scheme) {
   root.dataset.theme = scheme;
   colours.querySelector("b").textContent = scheme;
+  explorer?.contentWindow?.postMessage({ theme: scheme }, "*");
 }
 showScheme(root.dataset.theme);
 colours.addEventListener("click", () => {

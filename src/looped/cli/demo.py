@@ -16,9 +16,10 @@ from looped.cli.train import train_with_bar
 from looped.evaluation.curves import evaluate
 from looped.evaluation.saved import save_evaluation
 from looped.experiment import Experiment
+from looped.files import write_bytes
 from looped.functional.schedules import Trapezoid
 from looped.papers import yang24
-from looped.report.drawing import save_figure
+from looped.report.drawing import adaptive, save_figure
 from looped.report.explorer import SHIPPED, write_explorer
 from looped.report.page import write_report
 from looped.report.plots import evaluation_figure
@@ -65,7 +66,8 @@ def demo(
     small = Run.open(store() / SHIPPED)
     explorer = write_explorer(Path(out) / "explorer.html", model=small.model(), setup=small.setup)
     page = write_report(Path(out) / "report.html", runs=runs[::-1], title=TITLE, lead=LEAD, explorer=explorer.name)
-    save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.png")
+    picture = save_figure(evaluation_figure(results[1], d=clean.task.d), Path(out) / "demo.svg")
+    write_bytes(picture, adaptive(picture.read_text()).encode())
     task, trained, k = large.experiment.task, large.experiment.model.loops, large.points - 1
     kept_result = evaluate(large.model(), task, points=k + 1, max_loops=2 * trained, prompts=64, baselines={})
     show(None, table(kept_result, f"{KEPT}, the paper's size, as it comes with looped"), json=False, quiet=silent)

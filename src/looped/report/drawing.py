@@ -1,7 +1,8 @@
 """How a figure gets into a page or a file: the house style, and one drawing for light and dark pages.
 
 Figures are drawn with fixed colours. A file keeps them, on white. In a page ink becomes `currentColor` and a curve
-`var(--curve-N)`, so that the same drawing fits a light and a dark page.
+`var(--curve-N)`, so that the same drawing fits a light and a dark page. A file of `adaptive` brings both colours of
+each, for a page that shows it as a picture.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ PALETTE = ("#0b5fa5", "#c44e00", "#00795a", "#9a4b8f", "#7a6a00", "#3a86ad")
 PLACES = re.compile(rb' (?:d|x|y|transform)="[^"]*"')
 """Attributes of an SVG that say where something lies, in points."""
 DECIMALS = re.compile(rb"(\.\d\d)\d+")
+STYLES = Path(__file__).parent / "templates" / "style.css"
+"""The pages' own style, which has the light and the dark colours."""
+COLOUR = re.compile(r"--(ink|paper|curve-\d): light-dark\((#\w+), (#\w+)\);")
 STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -102,6 +106,20 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     content = _save(figure, kind, facecolor="white", dpi=200)
     write_bytes(path, _with_palette(content) if kind == "png" else content)
     return path
+
+
+def adaptive(svg: str) -> str:
+    """A drawing saved on white, as one that follows the light or dark colours of the page that shows it."""
+    schemes = []
+    for scheme in (1, 2):
+        names = {colour[0]: colour[scheme] for colour in COLOUR.findall(STYLES.read_text())}
+        values = " ".join(f"--{name}: {value};" for name, value in names.items())
+        schemes.append(f"svg {{ {values} color: {names['ink']}; }}")
+    dark = f"@media (prefers-color-scheme: dark) {{ {schemes[1]} }}"
+    style = f"<style>{schemes[0]} {dark} text {{ font-family: sans-serif; }}</style>"
+    svg = re.sub(r"(?s)<\?xml.*?\?>|<!DOCTYPE.*?>|<!--.*?-->", "", svg).strip()
+    svg = re.sub(r'style="[^"]*"', lambda hit: page_colours(hit[0]).replace("#ffffff", "var(--paper)"), svg)
+    return re.sub(r"(<svg[^>]*>)", rf"\1{style}", svg, count=1)
 
 
 def _with_palette(png: bytes) -> bytes:

@@ -53,7 +53,10 @@ def result_section(result: Result, figures: Figures) -> dict[str, Any]:
         raise damaged(result.path, error) from None
     claims = [{**claim.to_data(), "kind": CLAIM_VERDICTS[claim.verdict]} for claim in result.claims]
     return {
+        "id": f"{study.name}.{result.scale}",
         "name": study.name,
+        "paper": study.name.partition(".")[0],
+        "short": study.name.partition(".")[2],
         "title": study.title,
         "scale": result.scale,
         "svg": figures(result_figure(result), f"{study.name}: {study.title}"),

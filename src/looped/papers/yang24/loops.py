@@ -106,8 +106,10 @@ FIG2 = Study(
             curve("parameters", model=LOOPED) / curve("parameters", model=UNLOOPED) <= 1.2 / 12,
             remark="the published counts leave out positions and reading in and out",
             published=(
-                Published(what="looped", number=".79M", ours=curve("parameters", model=LOOPED)),
-                Published(what="12 layers", number="9.48M", ours=curve("parameters", model=UNLOOPED)),
+                Published(what="looped, million weights", number=".79", ours=curve("parameters", model=LOOPED) / 1e6),
+                Published(
+                    what="12 layers, million weights", number="9.48", ours=curve("parameters", model=UNLOOPED) / 1e6
+                ),
             ),
         ),
     ),

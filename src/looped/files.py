@@ -275,7 +275,7 @@ def _first_facts(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, KeyError), open(regular(path), "rb", buffering=0) as file:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(min(length, MOST_HEADER))
-        size = 8 + length + max((int(end) for end in TENSOR_END.findall(header)), default=0)
+        size = 8 + length + max(map(int, TENSOR_END.findall(header)), default=0)
         if len(header) == length and header.startswith(FACTS_FIRST) and size == os.fstat(file.fileno()).st_size:
             entry, _ = json.JSONDecoder().raw_decode(header.decode(), len(FACTS_FIRST))
             about = parse_json(entry["looped"].partition(" ")[2])

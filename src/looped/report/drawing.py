@@ -116,10 +116,14 @@ def _with_palette(png: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _house_style() -> Iterator[None]:
-    """The house style, whatever the user's matplotlibrc says. The browser supplies glyphs that the font lacks."""
-    import matplotlib.style
+    """The house style, whatever the user's matplotlibrc says. The browser supplies glyphs that the font lacks.
 
-    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
+    A number near the largest float has no ticks above it, and is drawn without.
+    """
+    import matplotlib.style
+    import numpy as np
+
+    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings(), np.errstate(over="ignore"):
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 

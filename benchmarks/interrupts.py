@@ -1,7 +1,7 @@
 """Interrupt commands at random moments: each ends with one line, and the same command then ends as if it never was.
 
-    python benchmarks/interrupts.py [train evaluate verify reproduce sweep report construct demo] [--each 50] [--terms 5]
-                                    [--seed 0] [--jobs 2] [--demo FOLDER]
+    python benchmarks/interrupts.py [train evaluate verify reproduce sweep report construct demo] [--each 50]
+                                    [--terms 5] [--seed 0] [--jobs 2] [--demo FOLDER]
 
 Each command is started as a process of its own, as a person would, and gets SIGINT (`--each` times) or SIGTERM
 (`--terms` times) with its whole group, at a moment drawn uniformly from the seconds that it takes when nobody

@@ -10,6 +10,7 @@ import contextlib
 import html
 import io
 import itertools
+import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -21,6 +22,9 @@ from looped.files import write_bytes
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
+
+# where it keeps its fonts, for a user without a home folder, is nothing to tell them
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 INK = "#1b1c1e"
 PALETTE = ("#0b5fa5", "#c44e00", "#00795a", "#9a4b8f", "#7a6a00", "#3a86ad")

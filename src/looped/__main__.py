@@ -1,5 +1,6 @@
 """`python -m looped` is the `looped` command."""
 
+import gc
 import signal
 import sys
 from types import FrameType
@@ -26,6 +27,7 @@ def main() -> None:
             if signal.getsignal(number) is _stop_at_once:  # not SIG_IGN, as in a job in the background
                 signal.signal(number, hear)
         sys.unraisablehook = _unraisable
+        gc.freeze()  # what was imported stays: a listing of thousands makes the collector look at all of it
 
     try:
         try:

@@ -49,7 +49,7 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
         for name, default in _fields_and_defaults(type(value), without):
             item = getattr(value, name)
             if default is _WRITTEN or item != default:
-                data[name] = encode(item, without=without)
+                data[name] = item if type(item) in _PLAIN else encode(item, without=without)
         return data
     if isinstance(value, (list, tuple)):
         return [encode(item, without=without) for item in value]
@@ -58,6 +58,8 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
     raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
 
 
+_PLAIN = (int, str, bool, types.NoneType)
+"""Types whose values are written as they are: most fields, and a listing of a sweep writes hundreds of thousands."""
 _WRITTEN = dataclasses.MISSING
 """In the place of a default: the field is written whatever its value."""
 

@@ -460,7 +460,6 @@ TYPOS = {
     "points": ("diagnose", "RUN", "--points", "10000000"),
     "judged points": ("evaluate", "RUN", "--points", "1000000000000"),
     "prompts": ("evaluate", "RUN", "--prompts", "10000000"),
-    "compared prompts": ("compare", "RUN", "RUN", "--prompts", "10000000"),
     "diagnosed prompts": ("diagnose", "RUN", "--prompts", "1000000"),
     "identified prompts": ("identify", "RUN", "--prompts", "1000000"),
     "late loops": ("evaluate", "RUN", "--max-loops", "1000000"),
@@ -476,6 +475,12 @@ def test_sizes_that_nobody_can_want_are_refused_at_once(name, run, refused, tmp_
     error = refused(*(str(run) if word == "RUN" else word for word in TYPOS[name]))
     assert "at most 1" in error
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_comparison_has_no_more_prompts_than_other_readings(run, refused, tmp_path):
+    twin = shutil.copytree(run, tmp_path / "twin")
+    error = refused("compare", run, twin, "--device", "cpu", "--prompts", 10**7)
+    assert error == "looped: `prompts` must be at most 100,000; got 10000000.\n"
 
 
 @pytest.mark.parametrize("command", [evaluate, resume, lambda run: ("report", run, "--out", run.parent / "page.html")])
@@ -630,13 +635,13 @@ def test_a_closed_stream_or_a_terminal_of_few_letters_is_no_error(how, encoding,
     ended = subprocess.run(
         ["bash", "-c", f"'{sys.executable}' {words} {how}"],
         capture_output=True,
-        text=True,
+        encoding=encoding,
         check=False,
         env=os.environ | environment,
     )
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False)
     if not how:
-        assert "\\u65e5\\u672c" in ended.stdout
+        assert ("\\u65e5\\u672c é" if encoding == "latin-1" else "\\u65e5\\u672c \\xe9") in ended.stdout
     assert len(list((run / "evaluations").iterdir())) == 1
 
 

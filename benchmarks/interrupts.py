@@ -1,7 +1,7 @@
 """Interrupt commands at random moments: each ends with one line, and the same command then ends as if it never was.
 
-    python benchmarks/interrupts.py [train evaluate verify reproduce sweep report demo] [--each 50] [--terms 5]
-                                    [--seed 0] [--jobs 2] [--demo FOLDER]
+    python benchmarks/interrupts.py [train evaluate verify reproduce sweep report construct demo] [--each 50]
+                                    [--terms 5] [--seed 0] [--jobs 2] [--demo FOLDER]
 
 Each command is started as a process of its own, as a person would, and gets SIGINT (`--each` times) or SIGTERM
 (`--terms` times) with its whole group, at a moment drawn uniformly from the seconds that it takes when nobody
@@ -56,7 +56,10 @@ SETTINGS = {"OMP_NUM_THREADS": "1", "LOOPED_COMMIT": "none", "COLUMNS": "200"}
 TRAIN = ["train", "yang24.linear", "--scale", "smoke"]
 SWEEP = ["sweep", "yang24.linear", "model.loops=3,4", "--seeds", "2", "--scale", "smoke", "--prompts", "32"]
 REPRODUCE = ["reproduce", "yang24.fig4", "--scale", "smoke"]
-PRELOADED = [f"looped.cli.{name}" for name in ("train", "evaluate", "verify", "reproduce", "sweep", "report", "demo")]
+PRELOADED = [
+    f"looped.cli.{name}"
+    for name in ("train", "evaluate", "verify", "reproduce", "sweep", "report", "demo", "construct")
+]
 PRELOADED += ["looped.papers.yang24", "torch._dynamo", "torch.utils.tensorboard", "matplotlib.backends.backend_agg"]
 SECONDS = re.compile(r'(seconds"?\b[^\w\n]{1,3})[\d.e+-]+')
 """Seconds in JSON, and in a page's table of provenance."""
@@ -82,6 +85,7 @@ COMMANDS = {
     "sweep": Command(SWEEP),
     "sweep in processes": Command([*SWEEP, "--executor", "processes", "--workers", "2"]),
     "report": Command(["report", "runs", "--results", "results"], needs=[TRAIN, ["evaluate", "RUN"], SWEEP, REPRODUCE]),
+    "construct": Command(["construct", "gao24.thm4.1", "--loops", "1000"]),
     "demo": Command(["demo", "--no-open"], needs=[["demo", "--no-open"]]),
 }
 

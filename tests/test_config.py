@@ -77,7 +77,7 @@ train_configs = st.builds(
     optimizer=optimizers,
     average=st.none() | st.floats(0.01, 0.99),
     start=st.none() | st.text(max_size=20),
-    seed=st.integers(),
+    seed=st.integers(-(2**63), 2**63 - 1),
 )
 
 

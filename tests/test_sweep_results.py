@@ -1,5 +1,6 @@
 """A sweep's points on held-out prompts: seeds put together, differences paired, the best point named."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -89,3 +90,24 @@ def test_damaged_results_are_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"results.json is damaged .* Sweep again."):
         read_results(tmp_path)
     assert read_results(tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "reason"),
+    [
+        (("by_loops", "low"), ["a", "b", "c", "d"], "'a' is no number"),
+        (("by_loops", "mean"), [1.0], "as many numbers as places"),
+        (("by_loops", "x"), 3, "not iterable"),
+        (("error", "mean"), [1.0], "is no number"),
+        (("late", "low"), True, "True is no number"),
+    ],
+)
+def test_a_curve_or_an_estimate_that_holds_something_else_is_damage(place, value, reason, tmp_path):
+    asked = swept(tmp_path / "a", {1: 0.0}, seeds=(0,))
+    save_results(tmp_path, evaluate_sweep(asked, [DONE], prompts=10, device="cpu"))
+    read_results(tmp_path)
+    data = json.loads((tmp_path / "results.json").read_text())
+    data["points"][0][place[0]][place[1]] = value
+    (tmp_path / "results.json").write_text(json.dumps(data))
+    with pytest.raises(ValueError, match=rf"results.json is damaged .*{reason}.* Sweep again."):
+        read_results(tmp_path)

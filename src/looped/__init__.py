@@ -5,6 +5,7 @@ import importlib
 import os
 import signal
 import sys
+from types import FrameType
 from typing import TYPE_CHECKING
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
@@ -20,6 +21,15 @@ def _stop_at_once(*_: object) -> None:
         ends_bar = b"\x1b[?25h\n" if os.isatty(2) else b""  # a progress bar hides the cursor
         os.write(2, ends_bar + f"looped: {STOPPED}\n".encode())
     os._exit(1)
+
+
+def importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported: the library may swallow an exception there, and then lack a part."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 # `python -m looped` has not set sys.argv[0] by then

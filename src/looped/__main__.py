@@ -1,13 +1,13 @@
 """`python -m looped` is the `looped` command."""
 
+import gc
 import signal
 import sys
 from types import FrameType
 
-from looped import STOPPED, _stop_at_once
+from looped import STOPPED, _stop_at_once, importing
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-IMPORTING = "<frozen importlib._bootstrap>"
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
 
     def hear(number: int, frame: FrameType | None) -> None:
         caught.append(number)
-        if _importing(frame):  # the library may swallow an exception, and then lack a part
+        if importing(frame):  # the library may swallow an exception, and then lack a part
             _stop_at_once()
         raise KeyboardInterrupt
 
@@ -27,6 +27,7 @@ def main() -> None:
             if signal.getsignal(number) is _stop_at_once:  # not SIG_IGN, as in a job in the background
                 signal.signal(number, hear)
         sys.unraisablehook = _unraisable
+        gc.freeze()  # what was imported stays: a listing of thousands makes the collector look at all of it
 
     try:
         try:
@@ -38,15 +39,6 @@ def main() -> None:
         if isinstance(error, KeyboardInterrupt) or (caught and not isinstance(error, SystemExit)):
             sys.exit(f"looped: {STOPPED}")
         raise
-
-
-def _importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported."""
-    while frame is not None:
-        if frame.f_code.co_filename == IMPORTING:
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _unraisable(lost: "sys.UnraisableHookArgs") -> None:

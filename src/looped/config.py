@@ -45,12 +45,12 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
         return value  # first, since most are
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            field.name: encode(getattr(value, field.name), without=without)
-            for field in dataclasses.fields(value)
-            if field.init and not _is_left_out(field, getattr(value, field.name), without)
-        }
-        return {"type": name_of(type(value)), **fields}
+        data: dict[str, Any] = {"type": name_of(type(value))}
+        for name, default in _fields_and_defaults(type(value), without):
+            item = getattr(value, name)
+            if default is _WRITTEN or item != default:
+                data[name] = item if type(item) in _PLAIN else encode(item, without=without)
+        return data
     if isinstance(value, (list, tuple)):
         return [encode(item, without=without) for item in value]
     if inspect.isfunction(value):
@@ -58,11 +58,24 @@ def encode(value: Any, *, without: Literal["nothing", "later", "defaults"] = "no
     raise ValueError(f"a config holds dataclasses, functions, numbers and strings; got {value!r}.")
 
 
-def _is_left_out(field: dataclasses.Field, value: Any, without: str) -> bool:
-    if without == "nothing" or (without == "later" and "later" not in field.metadata):
-        return False
-    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return default is not dataclasses.MISSING and value == default
+_PLAIN = (int, str, bool, types.NoneType)
+"""Types whose values are written as they are: most fields, and a listing of a sweep writes hundreds of thousands."""
+_WRITTEN = dataclasses.MISSING
+"""In the place of a default: the field is written whatever its value."""
+
+
+@functools.cache
+def _fields_and_defaults(kind: Any, without: str) -> list[tuple[str, Any]]:
+    """The fields of a config class, each with the value at which it is left out."""
+    return [
+        (field.name, _default(field) if without in ("defaults", *field.metadata) else _WRITTEN)
+        for field in dataclasses.fields(kind)
+        if field.init
+    ]
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def flat(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -34,7 +34,7 @@ PLAIN_LIST = re.compile(r"\[\n\s*([^\[\]{}]*?)\n\s*\]")
 """A list in indented JSON that holds no other list and no object."""
 LINE_END = re.compile(r"\n\s*")
 FACTS_FIRST, TENSOR_END = b'{"__metadata__":', re.compile(rb'"data_offsets":\[\d+,(\d+)\]')
-"""How the header of a safetensors file begins, and where each of its tensors ends."""
+"""How the header of a safetensors file begins, and where a tensor ends."""
 MOST_HEADER = 10**7
 """More bytes of a header than a million tensors have are damage."""
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -279,7 +279,8 @@ def _first_facts(path: Path) -> dict[str, Any] | None:
     with contextlib.suppress(OSError, ValueError, KeyError), open(regular(path), "rb", buffering=0) as file:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(min(length, MOST_HEADER))
-        size = 8 + length + max((int(end) for end in TENSOR_END.findall(header)), default=0)
+        last = TENSOR_END.match(header, header.rfind(b'"data_offsets"'))  # safetensors writes them in their order
+        size = 8 + length + (int(last[1]) if last else 0)
         if len(header) == length and header.startswith(FACTS_FIRST) and size == os.fstat(file.fileno()).st_size:
             entry, _ = json.JSONDecoder().raw_decode(header.decode(), len(FACTS_FIRST))
             about = parse_json(entry["looped"].partition(" ")[2])

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -136,10 +137,17 @@ def _numbers(kind: type, data: Any) -> Any:
     if data is None:
         return None
 
-    def number(value: Any) -> Any:
+    def number(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float, NoneType)):
+            raise TypeError(f"{value!r} is no number")
         return math.nan if value is None else value
 
-    return kind(**{key: [*map(number, part)] if isinstance(part, list) else number(part) for key, part in data.items()})
+    if kind is Estimate:
+        return Estimate(**{key: number(value) for key, value in data.items()})
+    numbers: dict[str, Any] = {key: [*map(number, data[key])] for key in ("x", "mean", "low", "high")}
+    if len({*map(len, numbers.values())}) > 1:
+        raise TypeError("a curve has as many numbers as places")
+    return Curve(label=str(data["label"]), **numbers)
 
 
 def _errors(trial: Trial, prompts: int, device: torch.device | str, seed: int) -> Float[Tensor, "prompts loops"]:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,15 @@ def test_two_seeds_of_prompts_are_never_the_same_prompts(seed, same, run, refuse
     assert f"`seed` must be in [0, 4,294,967,295]; got {seed}." in refused(*evaluate(run), "--seed", seed)
 
 
+@pytest.mark.parametrize("seed", [2**64, 10**40])
+@pytest.mark.parametrize("command", ["evaluate", "identify", "diagnose", "keep", "compare"])
+def test_a_seed_that_torch_cannot_hold_is_refused_by_all_that_draw_prompts(command, seed, run, refused, tmp_path):
+    twin = shutil.copytree(run, tmp_path / "twin")
+    more = {"keep": ("--out", tmp_path / "models"), "compare": (twin,)}.get(command, ())
+    error = refused(command, run, *more, "--prompts", 8, "--device", "cpu", "--seed", seed)
+    assert f"`seed` must be in [0, 4,294,967,295]; got {seed}." in error
+
+
 # data that is no data
 
 DEEP = '{"a": ' * 900 + "1" + "}" * 900
@@ -180,6 +190,8 @@ def test_json_that_is_too_deep_or_too_long_is_damage_to_its_file(name, text, run
     assert str(run / name) in error
     assert any(reason in error for reason in ("nested more than 100 deep", "a whole number of"))
     assert not (run.parent / "page.html").exists()
+    if name == "config.json":
+        assert str(run / name) in refused(*evaluate(run))
 
 
 def test_a_date_in_a_sweeps_file_is_no_value(refused, tmp_path):
@@ -265,6 +277,17 @@ def test_names_in_files_are_printed_without_control_characters(refused, tmp_path
         error = refused(*command)
         assert "\x1b" not in error
         assert "\\x1b[31m" in error
+
+
+@pytest.mark.parametrize("part", ["name", "task", "model", "train"])
+def test_names_in_a_config_are_printed_without_control_characters(part, run, refused):
+    data = json.loads((run / "config.json").read_text())
+    (data if part == "name" else data[part])[UGLY if part != "name" else "name"] = UGLY
+    (run / "config.json").write_text(json.dumps(data))
+    for command in (evaluate(run), resume(run), ("report", run, "--out", run.parent / "page.html")):
+        error = refused(*command)
+        assert "\\x1b[31mred" in error
+        assert not any(letter in error for letter in "\x1b\x07\x9b\u202e")
 
 
 def test_a_warning_in_the_log_has_no_control_characters(caplog):
@@ -427,6 +450,7 @@ def test_an_error_of_looped_itself_keeps_its_trace(monkeypatch):
 
 TYPOS = {
     "layers": ("train", *SMOKE, "--set", "model.layers=20000"),
+    "more layers": ("train", *SMOKE, "--set", "model.layers=100000"),
     "loops": ("train", *SMOKE, "--set", "model.loops=1000000"),
     "seeds": ("train", *SMOKE, "--seeds", "9999"),
     "diagnose": ("diagnose", "RUN", "--loops", "1000000000"),
@@ -453,6 +477,12 @@ def test_sizes_that_nobody_can_want_are_refused_at_once(name, run, refused, tmp_
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_comparison_has_no_more_prompts_than_other_readings(run, refused, tmp_path):
+    twin = shutil.copytree(run, tmp_path / "twin")
+    error = refused("compare", run, twin, "--device", "cpu", "--prompts", 10**7)
+    assert error == "looped: `prompts` must be at most 100,000; got 10000000.\n"
+
+
 @pytest.mark.parametrize("command", [evaluate, resume, lambda run: ("report", run, "--out", run.parent / "page.html")])
 def test_a_config_of_a_thousand_million_layers_is_refused_by_all_that_read_it(command, run, refused):
     data = json.loads((run / "config.json").read_text())
@@ -470,16 +500,27 @@ def test_only_files_are_read_from_a_run_folder(name, kind, run, refused):
         assert "is a pipe or a device" in refused(*resume(run))
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "provenance.json", "evaluations/01-x.json"])
+def test_a_pipe_or_a_device_in_a_run_folder_does_not_stop_an_evaluation(name, kind, run, call):
+    put(run / name, kind)
+    code, out, _ = call(*evaluate(run), "--name", "y")
+    assert (code, "by loops at k=6" in out) == (0, True)
+
+
 def put(file, kind):
     file.parent.mkdir(exist_ok=True)
     file.unlink(missing_ok=True)
     os.mkfifo(file) if kind == "pipe" else file.symlink_to("/dev/zero")
 
 
-def test_a_pipe_in_place_of_a_checkpoint_is_a_damaged_checkpoint(run, call, caplog):
-    put(run / "checkpoints" / "step-00000004.safetensors", "pipe")
-    assert call(*evaluate(run), "--quiet")[0] == 0
-    assert "step-00000004.safetensors is damaged; the checkpoint before it, of step 2, is used." in caplog.text
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("command", [evaluate, lambda run: ("report", run, "--out", run.parent / "page.html")])
+def test_a_pipe_or_a_device_in_place_of_a_checkpoint_is_a_damaged_checkpoint(command, kind, run, call, caplog):
+    put(run / "checkpoints" / "step-00000004.safetensors", kind)
+    assert call(*command(run), "--quiet")[0] == 0
+    if command is evaluate:
+        assert "step-00000004.safetensors is damaged; the checkpoint before it, of step 2, is used." in caplog.text
 
 
 @pytest.mark.skipif(not Path("/proc/meminfo").is_file(), reason="only Linux says how much memory is available")
@@ -574,7 +615,8 @@ def test_one_kept_model_is_written_by_one_process_at_a_time(run, refused, call, 
     keep = ("keep", run, "--name", "mine", "--prompts", 8, "--device", "cpu", "--out", tmp_path / "models")
     (tmp_path / "models").mkdir()
     with locked(tmp_path / "models" / ".mine.lock", "mine"):
-        assert "mine is being written by another process" in refused(*keep)
+        for command in (keep, (*keep, "--again")):
+            assert "mine is being written by another process" in refused(*command)
     assert call(*keep, "--quiet")[0] == 0
     assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["mine"]
 
@@ -586,26 +628,78 @@ def test_a_nul_character_is_refused_in_words(refused):
 # messages, and where they are printed
 
 
-@pytest.mark.parametrize(("how", "encoding"), [(">&- 2>&-", "utf-8"), ("", "ascii")])
+@pytest.mark.parametrize(("how", "encoding"), [(">&- 2>&-", "utf-8"), (">&-", "utf-8"), ("", "ascii"), ("", "latin-1")])
 def test_a_closed_stream_or_a_terminal_of_few_letters_is_no_error(how, encoding, run):
     words = f"-m looped evaluate '{run}' --prompts 4 --device cpu --no-baselines --name '\u65e5\u672c \u00e9'"
     environment = {"PYTHONPATH": str(Path(looped.__file__).parents[1]), "PYTHONIOENCODING": encoding, "HOME": "/none"}
     ended = subprocess.run(
         ["bash", "-c", f"'{sys.executable}' {words} {how}"],
         capture_output=True,
-        text=True,
+        encoding=encoding,
         check=False,
         env=os.environ | environment,
     )
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False)
     if not how:
-        assert "\\u65e5\\u672c" in ended.stdout
+        assert ("\\u65e5\\u672c é" if encoding == "latin-1" else "\\u65e5\\u672c \\xe9") in ended.stdout
     assert len(list((run / "evaluations").iterdir())) == 1
+
+
+NOBODY = """
+import pwd, runpy
+
+def no_entry(number):
+    raise KeyError(f"getpwuid(): uid not found: {number}")
+
+pwd.getpwuid = no_entry
+runpy.run_module("looped", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("words", [("train", *SMOKE, "--device", "cpu"), ("report", "RUN")])
+def test_a_user_without_a_home_and_without_a_name_is_no_error(words, run, tmp_path):
+    (tmp_path / "nobody.py").write_text(NOBODY)
+    names = ("HOME", "USER", "LOGNAME", "LNAME", "USERNAME", "MPLCONFIGDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
+    environment = {key: value for key, value in os.environ.items() if key not in names}
+    ended = subprocess.run(
+        [sys.executable, "nobody.py", *(str(run) if word == "RUN" else word for word in words), "--quiet"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=environment | {"PYTHONPATH": str(Path(looped.__file__).parents[1])},
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
 def test_an_error_in_a_runs_config_names_the_file(run, refused):
     edit(run / "config.json", window=99)
     assert refused(*evaluate(run)).startswith(f"looped: {run / 'config.json'}: `window` must be in [1, loops=4]")
+
+
+def test_weights_are_not_read_beside_a_config_that_is_none(run):
+    opened = looped.Run.open(run)
+    (run / "config.json").write_text("3")
+    with pytest.raises(ValueError, match=r"config\.json must hold a config; got int\. Restore it from a copy\."):
+        opened.model()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extreme(looped.LinearRegression):
+    """Prompts whose X'X is near the largest float."""
+
+    size: float
+
+    def sample(self, **sizes):
+        prompt = super().sample(**sizes)
+        return looped.Prompt(prompt.xs.double() * self.size, prompt.ys.double())
+
+
+@pytest.mark.parametrize("size", [1e100, 1e-100])
+def test_no_algorithm_is_fitted_to_prompts_of_extreme_size(size):
+    model = looped.DecoderConfig(d=2, width=8, heads=2, loops=2, positions=16).build().double()
+    with pytest.raises(ValueError, match=r"no algorithm can be fitted to these prompts: .* or of extreme size"):
+        looped.identify(model, Extreme(d=2, size=size), points=7, prompts=8)
 
 
 def test_one_bad_run_does_not_stop_the_page_of_the_others(run, call, caplog):

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save
 
-from fuzz import values
+from fuzz import commands, values
 from fuzz.commands import SMALL, trained
 from fuzz.harness import Case, command
 from looped.files import digest, read_tensors
@@ -168,6 +168,8 @@ def texts(draw: random.Random, folder: Path) -> Case:
         (typed, typed),
     )
     arguments = draw.choice(ways)
+    if arguments[0] in commands.LARGE and typed == "--":
+        arguments = (*arguments, typed)  # `--` alone names nothing: that would be all of their work
     told = f"{' '.join(map(repr, arguments))} with {text[:40]!r}{' in its config' * edited}"
     return Case(told, lambda: command(arguments))
 

@@ -178,3 +178,11 @@ def test_drawing_leaves_matplotlibs_settings_as_they_were(evaluation):
     before = dict(matplotlib.rcParams)
     svg(plots.loops_figure(evaluation))
     assert dict(matplotlib.rcParams) == before
+
+
+def test_a_number_near_the_largest_float_is_drawn_without_a_warning():
+    with drawing.blank((4, 3)) as figure:
+        axes = figure.add_subplot()
+        axes.plot([1, 2, 3], [0.5, 1e308, 1.0])
+        axes.set_yscale("log")
+    assert "<path" in svg(figure)[0]

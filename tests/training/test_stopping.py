@@ -1,5 +1,6 @@
 """A signal ends training with everything saved, whatever was compiled meanwhile."""
 
+import importlib
 import signal
 import subprocess
 import sys
@@ -51,16 +52,56 @@ def small():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_the_model_is_built_stops_before_the_first_step(number, tmp_path, monkeypatch):
-    def built(*arguments):
-        signal.raise_signal(number)
-        return choose(*arguments)
+def test_a_signal_while_models_are_built_does_not_wait_for_the_others(number, tmp_path, monkeypatch):
+    built = []
 
-    choose = trainer.choose
-    monkeypatch.setattr(trainer, "choose", built)
-    with pytest.raises(Interrupted, match="stopped before the first of 20 steps"):
+    def build(trainer, seed):
+        signal.raise_signal(number)
+        built.append(seed)
+
+    monkeypatch.setattr(trainer.Trainer, "_build", build)
+    reason = "stopped while the model was built; it has no checkpoint yet. Go on with the same command"
+    with pytest.raises(Interrupted, match=reason):
+        trainer.train_seeds(small(), range(1000), out=tmp_path)
+    assert built == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_first_step_does_not_wait_for_its_end(number, tmp_path, monkeypatch):
+    done = []
+
+    def step(trainer, now):
+        if now == first:
+            signal.raise_signal(number)
+        take_step(trainer, now)
+        done.append(now)
+
+    take_step, first = trainer.Trainer.step, 0
+    monkeypatch.setattr(trainer.Trainer, "step", step)
+    with pytest.raises(Interrupted, match="stopped before the first of 20 steps; nothing was trained"):
         trainer.train(small(), folder=tmp_path / "run")
-    assert Run.open(tmp_path / "run").steps == []
+    assert (done, Run.open(tmp_path / "run").steps) == ([], [])
+    first = 3  # a later step is waited for, and saved
+    with pytest.raises(Interrupted, match="stopped at step 4 of 20; saved in"):
+        trainer.train(small(), folder=tmp_path / "run")
+    first = 4  # of a training that goes on the first step is not
+    with pytest.raises(Interrupted, match="stopped at step 4 of 20; saved in"):
+        trainer.train(small(), folder=tmp_path / "run")
+    assert (done, Run.open(tmp_path / "run").steps) == ([0, 1, 2, 3], [4])
+
+
+def test_a_signal_is_not_raised_into_an_import(tmp_path, monkeypatch):
+    (tmp_path / "imported_in_a_step.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\nwhole = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def step(trainer, now):
+        assert importlib.import_module("imported_in_a_step").whole
+        take_step(trainer, now)
+
+    take_step = trainer.Trainer.step
+    monkeypatch.setattr(trainer.Trainer, "step", step)
+    with pytest.raises(Interrupted, match="stopped at step 1 of 20; saved in"):
+        trainer.train(small(), folder=tmp_path / "run")
 
 
 def test_a_sweep_that_was_asked_to_stop_before_trains_no_more_than_one_step(tmp_path):

@@ -8,7 +8,7 @@ import torch
 
 from looped.evaluation.curves import Curve, Findings, resolve_loops
 from looped.evaluation.diagnosis import Estimate
-from looped.evaluation.errors import Predictor, Progress, draw_questions, errors_of, weight_of
+from looped.evaluation.errors import Predictor, Progress, check_prompts, draw_questions, errors_of, weight_of
 from looped.models.base import LoopedModel
 from looped.tasks.task import Task
 
@@ -89,6 +89,7 @@ def compare(
     """
     if len(models) < 2:
         raise ValueError(f"a comparison needs at least 2 models; got {len(models)}. Name another one.")
+    check_prompts(prompts)
     questions = draw_questions(task, points=points, prompts=prompts, seed=seed)
     entries: list[Entry] = []
     first: tuple[torch.Tensor, torch.Tensor] | None = None

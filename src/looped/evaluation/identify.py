@@ -143,7 +143,7 @@ def identify(
             searched = _searched(loop, loops, max_steps)
             identified.append(_identify_loop(loop, prompt, answers, searched, algorithms, interval))
             count()
-        except (torch.linalg.LinAlgError, ZeroDivisionError):  # type: ignore[attr-defined]
+        except (torch.linalg.LinAlgError, ArithmeticError):  # type: ignore[attr-defined]
             raise ValueError(
                 "no algorithm can be fitted to these prompts: their x are all zero, dependent, or of extreme size. "
                 "Use a task whose examples differ."

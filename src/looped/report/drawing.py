@@ -11,6 +11,7 @@ import contextlib
 import html
 import io
 import itertools
+import logging
 import re
 import warnings
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ from looped.files import write_bytes
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
+
+# where it keeps its fonts, for a user without a home folder, is nothing to tell them
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 INK = "#1b1c1e"
 PALETTE = ("#0b5fa5", "#c44e00", "#00795a", "#9a4b8f", "#7a6a00", "#3a86ad")
@@ -134,10 +138,14 @@ def _with_palette(png: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _house_style() -> Iterator[None]:
-    """The house style, whatever the user's matplotlibrc says. The browser supplies glyphs that the font lacks."""
-    import matplotlib.style
+    """The house style, whatever the user's matplotlibrc says. The browser supplies glyphs that the font lacks.
 
-    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings():
+    A number near the largest float has no ticks above it, and is drawn without.
+    """
+    import matplotlib.style
+    import numpy as np
+
+    with matplotlib.style.context(["default", STYLE]), warnings.catch_warnings(), np.errstate(over="ignore"):
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 

@@ -250,4 +250,4 @@ def bound_plot(
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """A key that sorts thm2 before thm10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

@@ -228,7 +228,7 @@ def traceless(paths: Sequence[Path]) -> Iterator[None]:
 def checkpoint_steps(path: Path) -> list[int]:
     """The steps that have a checkpoint in a folder, ascending."""
     try:
-        files = os.listdir(path / "checkpoints")
+        files = os.listdir(os.path.join(path, "checkpoints"))
     except (FileNotFoundError, NotADirectoryError):
         return []
     names = [file[5:-12] for file in files if file.startswith("step-") and file.endswith(".safetensors")]
@@ -237,7 +237,7 @@ def checkpoint_steps(path: Path) -> list[int]:
 
 def checkpoint_path(path: Path, step: int) -> Path:
     """Where a folder's checkpoint of `step` lies."""
-    return path / "checkpoints" / f"step-{step:08d}.safetensors"
+    return path.joinpath("checkpoints", f"step-{step:08d}.safetensors")
 
 
 def read_checkpoint(path: Path, step: int) -> Checkpoint:

@@ -86,7 +86,12 @@ class Run(Folder):
     def known_hashes(self) -> set[str]:
         """The hashes of its config that its checkpoints may carry: today's, and those of earlier versions."""
         file = self.path / "config.json"
-        return known_hashes(read_json(file), self.setup) if file.exists() else {self.setup.hash}
+        if not file.exists():
+            return {self.setup.hash}
+        data = read_json(file)
+        if not isinstance(data, dict):
+            raise ValueError(f"{file} must hold a config; got {type(data).__name__}. Restore it from a copy.")
+        return known_hashes(data, self.setup)
 
     @property
     def points(self) -> int:

@@ -5,8 +5,10 @@ import errno
 import signal
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
-from looped.training.distributed import LostRank
+from looped import importing
+from looped.training.distributed import LostRank, Team
 from looped.training.folder import Folder
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM)
@@ -26,6 +28,8 @@ class Stop(threading.Event):
 
     heard: int | None = None
     """The signal that set it."""
+    nothing_to_save = False
+    """Whether a signal ends the work at once: no step is done that could be saved."""
 
     def listen(self) -> None:
         """Install the handlers again; Triton may have replaced them. Only the main thread can."""
@@ -34,13 +38,15 @@ class Stop(threading.Event):
                 signal.signal(number, _hear)
 
 
-def _hear(number: int, frame: object) -> None:
+def _hear(number: int, frame: FrameType | None) -> None:
     """Ask all trainings to stop; a second Ctrl-C does not wait for the step, of which a large model has long ones."""
-    if number == signal.SIGINT and _listening and all(stop.is_set() for stop in _listening):
-        raise KeyboardInterrupt
+    again = number == signal.SIGINT and all(stop.is_set() for stop in _listening)
     for stop in _listening:
         stop.heard = number
         stop.set()
+    # an import may swallow the exception and lack a part then: what is imported now is imported first
+    if _listening and (again or (_listening[-1].nothing_to_save and not importing(frame))):
+        raise KeyboardInterrupt
 
 
 _listening: list[Stop] = []
@@ -78,6 +84,25 @@ def stop_signals() -> Iterator[Stop]:
             signal.signal(number, signal.SIG_IGN if lost and number == signal.SIGTERM else handler)
     if ended and event.heard is not None and not _listening:
         signal.raise_signal(event.heard)
+
+
+@contextlib.contextmanager
+def nothing_to_save(team: Team, where: str) -> Iterator[None]:
+    """While a model is built, and in a first step, a signal ends the training at once: both may take minutes.
+
+    `where` says where the training stands. Ranks of a team stop together, after the step.
+    """
+    stop = _listening[-1] if _listening and threading.current_thread() is threading.main_thread() else None
+    if stop is None or team.size > 1:
+        yield
+        return
+    stop.nothing_to_save = True
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(where) from None
+    finally:
+        stop.nothing_to_save = False
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from looped.training.passes import ExtraLoss
 from looped.training.pieces import follow
 from looped.training.run import Run, check_weights, digest, load_weights
 from looped.training.stacks import last_common_checkpoints, parts_of
-from looped.training.stopping import Interrupted, stop_signals, writing
+from looped.training.stopping import Interrupted, nothing_to_save, stop_signals, writing
 from looped.training.threads import at_threads, check_threads, recorded
 from looped.training.tracking import Board, boards
 from looped.training.training_loop import TrainingLoop
@@ -159,7 +159,8 @@ def trainers(
 ) -> Iterator["Trainer"]:
     """One trainer of all runs as a stack; where no stack can hold them, a line that says so, and one after another."""
     try:
-        together = Trainer(runs, device, engine, team)
+        with nothing_to_save(team, _while_built(runs[0])):
+            together = Trainer(runs, device, engine, team)
     except NotStackable as error:
         log.warning(f"looped: these {len(runs)} models are trained one after another, not as a stack: {error}.")
     else:
@@ -167,7 +168,13 @@ def trainers(
         return
     for run in runs:
         between()
-        yield Trainer([run], device, engine, team)
+        with nothing_to_save(team, _while_built(run)):
+            alone = Trainer([run], device, engine, team)
+        yield alone
+
+
+def _while_built(run: Run) -> str:
+    return f"stopped while the model was built; {run.progress}. {run.resume}"
 
 
 class Trainer(TrainingLoop):

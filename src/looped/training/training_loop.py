@@ -1,5 +1,6 @@
 """The one training loop: step, log, save, stop, go on. Stacks of runs and families of models both train by it."""
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from looped.files import one_line
 from looped.training.distributed import ALONE, Team
 from looped.training.folder import Checkpoint, Folder
 from looped.training.provenance import commit as current_commit
-from looped.training.stopping import Interrupted, stop_signals, writing
+from looped.training.stopping import Interrupted, nothing_to_save, stop_signals, writing
 
 
 class TrainingLoop(ABC):
@@ -66,9 +67,12 @@ class TrainingLoop(ABC):
     def run(self, progress: Callable[[int], None] | None = None) -> None:
         """Do all steps that are left, with checkpoints on the way; `progress` gets the number of steps done."""
         self.started = time.monotonic()
+        began = self.done
         with stop_signals() as stopping:
             while self.done < self.steps:
-                self.step(self.done)
+                first = self.done == began
+                with nothing_to_save(self.team, self.where_it_stopped()) if first else contextlib.nullcontext():
+                    self.step(self.done)
                 stopping.listen()
                 self.done += 1
                 last = self.done == self.steps

@@ -223,6 +223,7 @@ TABLES = {
         f"tables.development.rows_{rows}": plant("is smaller", "margin", model="looped transformer")
         for rows in (20, 40, 100)
     },
+    "tables.development.rows_300": plant("is larger", "ratio", model="looped transformer"),
     "tables.pieces.regressions_help": plant("is smaller", "ratio", without="kernel regressions"),
     "tables.development.best_on_half": plant("is smaller", "best_on", model="looped transformer"),
     "tables.development.intervals_cover": plant("is smaller", "coverage", model="looped transformer"),

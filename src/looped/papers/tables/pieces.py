@@ -96,7 +96,7 @@ def measure(scale: Scale) -> Without:
     """On the tables that the prior was tuned on."""
     if scale == "smoke":
         return Without(splits=Regressions(tables=("friedman2",), rows=(20, 40), splits=2, tests=20))
-    return Without(splits=Regressions(tables=DEVELOPMENT))
+    return Without(splits=Regressions(tables=DEVELOPMENT, rows=(20, 40, 100), splits=5))
 
 
 PIECES = Study(

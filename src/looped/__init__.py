@@ -1,44 +1,15 @@
 """The laboratory for transformers that learn by looping."""
 
-import contextlib
 import importlib
 import os
-import signal
-import sys
-from types import FrameType
 from typing import TYPE_CHECKING
+
+from looped.signals import answer_signals
 
 # oneDNN's newest kernels crash on some CPUs (SIGILL in bf16 products); read once, at the first matrix product.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-STOPPED = "stopped. What it saved is whole, and the same command goes on from there."
-"""What a command says that a signal ended, where no training says more."""
-
-
-def _stop_at_once(*_: object) -> None:
-    """End the command in one line, wherever it is; what it saved is whole, since files are written whole or not."""
-    with contextlib.suppress(OSError):  # nobody reads it
-        ends_bar = b"\x1b[?25h\n" if os.isatty(2) else b""  # a progress bar hides the cursor
-        os.write(2, ends_bar + f"looped: {STOPPED}\n".encode())
-    os._exit(1)
-
-
-def importing(frame: FrameType | None) -> bool:
-    """Whether a module is being imported: the library may swallow an exception there, and then lack a part."""
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            return True
-        frame = frame.f_back
-    return False
-
-
-# `python -m looped` has not set sys.argv[0] by then
-_IS_COMMAND = os.path.splitext(os.path.basename(sys.argv[0]))[0] == "looped" or sys.orig_argv[1:3] == ["-m", "looped"]
-if _IS_COMMAND:
-    # Ctrl-C while the command still imports torch, where an exception may be swallowed and leave torch in pieces
-    for _number, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-        if signal.getsignal(_number) is _usual:  # a job in the background ignores SIGINT
-            signal.signal(_number, _stop_at_once)
+answer_signals()
 
 if TYPE_CHECKING:
     from looped.config import code_of

@@ -5,7 +5,7 @@ import signal
 import sys
 from types import FrameType
 
-from looped import STOPPED, _stop_at_once, importing
+from looped.signals import STOPPED, importing, stop_at_once
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -19,12 +19,12 @@ def main() -> None:
     def hear(number: int, frame: FrameType | None) -> None:
         caught.append(number)
         if importing(frame):  # the library may swallow an exception, and then lack a part
-            _stop_at_once()
+            stop_at_once()
         raise KeyboardInterrupt
 
     def listen() -> None:
         for number in SIGNALS:
-            if signal.getsignal(number) is _stop_at_once:  # not SIG_IGN, as in a job in the background
+            if signal.getsignal(number) is stop_at_once:  # not SIG_IGN, as in a job in the background
                 signal.signal(number, hear)
         sys.unraisablehook = _unraisable
         gc.freeze()  # what was imported stays: a listing of thousands makes the collector look at all of it
@@ -44,7 +44,7 @@ def main() -> None:
 def _unraisable(lost: "sys.UnraisableHookArgs") -> None:
     """End here where the interrupt came in a destructor, out of which Python lets no exception."""
     if isinstance(lost.exc_value, KeyboardInterrupt):
-        _stop_at_once()
+        stop_at_once()
     sys.__unraisablehook__(lost)
 
 

@@ -757,11 +757,11 @@ def test_an_interrupt_at_any_moment_is_one_line(body, monkeypatch, capsys):
     monkeypatch.setattr("looped.cli.main", command)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, looped._stop_at_once) for number in numbers]
+    before = [signal.signal(number, looped.signals.stop_at_once) for number in numbers]
     try:
         with pytest.raises(SystemExit) as ended:
             looped.__main__.main()
-        assert ended.value.code == (0 if body == "pass" else f"looped: {looped.STOPPED}")
+        assert ended.value.code == (0 if body == "pass" else f"looped: {looped.signals.STOPPED}")
         assert [signal.getsignal(number) for number in numbers] == [signal.SIG_IGN] * 2, "while Python ends"
     finally:
         for number, handler in zip(numbers, before, strict=True):

@@ -93,7 +93,7 @@ def test_keep_that_is_stopped_leaves_no_folder(call, run, tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(keeping, "record", stop)
-    assert call("keep", run, "--out", tmp_path / "models", *FEW) == (1, "", f"looped: {looped.STOPPED}\n")
+    assert call("keep", run, "--out", tmp_path / "models", *FEW) == (1, "", f"looped: {looped.signals.STOPPED}\n")
     assert not list(tmp_path.iterdir())
 
 

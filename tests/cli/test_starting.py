@@ -12,7 +12,7 @@ import pytest
 import looped
 
 SOURCES = Path(looped.__file__).parents[1]
-STOPPED = (1, f"looped: {looped.STOPPED}\n")
+STOPPED = (1, f"looped: {looped.signals.STOPPED}\n")
 SWALLOWED = """
 import signal
 
@@ -73,7 +73,7 @@ LATE = """
 import looped.theorems.check, sys
 sys.argv, sys.orig_argv = ["looped", "list", "theorems"], []
 import looped.__main__ as command, looped, signal
-signal.signal(signal.{number}, looped._stop_at_once)
+signal.signal(signal.{number}, looped.signals.stop_at_once)
 {change}
 command.main()
 """

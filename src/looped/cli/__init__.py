@@ -16,7 +16,8 @@ from typing import Any
 
 import typer
 
-from looped import STOPPED, __version__
+from looped import __version__
+from looped.signals import STOPPED
 
 COMMANDS = {
     "demo": "demo",

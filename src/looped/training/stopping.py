@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from looped import importing
+from looped.signals import importing
 from looped.training.distributed import LostRank, Team
 from looped.training.folder import Folder
 

@@ -172,7 +172,7 @@ def run_forked(words: list[str], folder: str, out: str, error: str, connection: 
 
     os.setsid()
     for number in SIGNALS:
-        signal.signal(number, looped._stop_at_once)  # pyright: ignore[reportPrivateUsage]
+        signal.signal(number, looped.signals.stop_at_once)
     torch.set_num_threads(1)
     os.environ |= SETTINGS
     os.chdir(folder)

@@ -132,6 +132,7 @@ def tables(text: str, facts: Sequence[FigureFacts], results: Path) -> str:
         "parts": partial(result_tables.parts, results),
         "engines": partial(result_tables.engines, results),
         "rivals": partial(result_tables.rivals, results),
+        "loops of tables": partial(result_tables.loops_of_tables, results),
         **{f"published {paper}": partial(result_tables.published, facts, paper) for paper in map(_paper, facts)},
     }
     return TABLE.sub(lambda hit: f"{hit[1]}\n{makers[hit[2]]()}\n{hit[3]}", text)

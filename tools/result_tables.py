@@ -46,6 +46,17 @@ def parts(results: Path) -> str:
     return markdown(heads, rows)
 
 
+def loops_of_tables(results: Path) -> str:
+    """What the predictor for numbers explains after more and more loops, on the first split."""
+    table = Table.from_data(read_json(results / "tables.development.cpu.json")["table"])
+    series = table.where("loss_by_loops").series
+    rows = [
+        (str(curve.cell["rows"]), *(f"{1 - loss:.3f}" for loss in curve.value))
+        for curve in sorted(series, key=lambda curve: curve.cell["rows"])
+    ]
+    return markdown(("rows to learn from", *(f"{loops:g} loops" for loops in series[0].x)), rows)
+
+
 def published(facts: Sequence[FigureFacts], paper: str) -> str:
     """The numbers that a paper prints, beside ours at its scale."""
     rows = [

@@ -374,7 +374,7 @@ def test_an_error_in_a_users_own_task_names_the_file_and_the_line(body, reason, 
 
 
 def test_an_error_in_a_users_own_model_or_recipe_names_the_file_and_the_line(refused, tmp_path):
-    file = tmp_path / "own_model.py"
+    file = tmp_path / "broken_model.py"
     file.write_text(OWN.replace("BODY", "pass"))
     error = refused("train", f"{file}:unread", "--device", "cpu", "--out", tmp_path / "runs")
     assert f"{file}, line 30: TypeError: Can't instantiate abstract class Unread" in error

@@ -208,6 +208,7 @@ def standardized(examples: Tensor, rows: Tensor | None = None) -> tuple[Tensor, 
 
     A constant column becomes zero in the examples, and its deviation counts as 1; without examples nothing changes.
     """
+    alone = rows is None
     rows = examples if rows is None else rows
     if not examples.shape[-2]:
         zero = torch.zeros_like(rows[..., :1, :])
@@ -216,7 +217,8 @@ def standardized(examples: Tensor, rows: Tensor | None = None) -> tuple[Tensor, 
     unit = (examples - mean).square().mean(-2, keepdim=True).sqrt()
     constant = unit <= 10 * torch.finfo(unit.dtype).eps * mean.abs()
     unit = torch.where(constant, 1.0, unit)
-    return (rows - mean) / unit, mean, unit
+    scaled = (rows - mean) / unit
+    return torch.where(constant, 0.0, scaled) if alone else scaled, mean, unit
 
 
 def compressed(values: Tensor) -> Tensor:

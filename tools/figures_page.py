@@ -30,8 +30,12 @@ START = """# All figures
 `looped list figures` shows the same, and [Figures](figures.md) says what the scales and verdicts
 mean.
 
-The columns mean:
+A name such as `chen24` is the first author and the year of a paper; [The papers](papers.md) has one
+page for each. The columns mean:
 
+- *figure*: a name that is a link leads to our drawing of the figure.
+- *claims*: how many of the paper's statements about the figure hold in our measurement, and how
+  many fail.
 - *scale*: the largest scale at which the figure was measured with today's settings. Claims of
   papers are judged at `paper` scale; `cpu` scale gives a preview.
 - *seeds*: how many models were trained for each cell of the figure (`chen24.fig1`: trials).
@@ -41,8 +45,9 @@ The columns mean:
   {device}, one training at a time, from trainings of similar size; "?" where there is none.
   A training that several figures lack counts for each. "At home" means that trainings are done and
   the figure is still to be measured.
-- *ours*: the mean, with the range over seeds in brackets; with one seed, a 90% interval over
-  prompts.
+- *of*, *in print*: what a number is about, and the number in the paper.
+- *ours*: our number for the same: the mean, with the range over seeds in brackets; with one seed, a
+  90% interval over prompts.
 """
 
 

@@ -59,7 +59,9 @@ function loopsChart(svg, { lines, levels = [], t, last, floor, band, ticks, titl
     const [from, to] = band.map((loop) => x(Math.min(last, Math.max(1, loop))));
     draw(svg, "rect", { class: "trained", x: from, y: top, width: Math.max(2, to - from), height: bottom - top });
   }
-  for (const tick of ticks.filter((value) => value >= low * 0.999 && value <= high)) {
+  const shown = (value) => value >= low * 0.999 && value <= high;
+  const few = ticks.filter(shown).length < 3, finer = (tick) => [1, 2, 5].map((times) => Number((times * tick).toPrecision(1)));
+  for (const tick of (few ? ticks.flatMap(finer) : ticks).filter(shown)) {
     draw(svg, "line", { class: "grid", x1: left, x2: right, y1: y(tick), y2: y(tick) });
     draw(svg, "text", { class: "tick", x: left - 7, y: y(tick) + 4, "text-anchor": "end" }, tick >= 1e-4 ? tick : tick.toExponential(0));
   }
@@ -86,6 +88,7 @@ function attentionChart(svg, { shares, heads, points, probe, reach }) {
   const row = 66, gap = 22, { width } = canvas(svg, heads * row + 20), left = 40, right = width - 10;
   const x = scale(-reach, reach, left, right), count = 2 * points.length + 1;
   draw(svg, "title", {}, "How much each attention head reads each point when it answers the query");
+  draw(svg, "line", { class: "probe", x1: x(probe), x2: x(probe), y1: row - gap - 30, y2: heads * row - 4 });
   for (let head = 0; head < heads; head++) {
     const bottom = (head + 1) * row - 4, full = row - gap, of = (k) => (shares ? shares[head * count + k] : 0);
     const onPoints = sum(points.map((_, index) => of(2 * index) + of(2 * index + 1)));
@@ -105,6 +108,5 @@ function attentionChart(svg, { shares, heads, points, probe, reach }) {
       bar(asX, asY, "place");
     });
   }
-  draw(svg, "line", { class: "probe", x1: x(probe), x2: x(probe), y1: row - gap - 30, y2: heads * row - 4 });
   draw(svg, "text", { class: "tick", x: x(probe), y: heads * row + 12, "text-anchor": "middle" }, "query");
 }

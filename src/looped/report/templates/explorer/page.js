@@ -91,8 +91,8 @@ function render() {
   $("noise-value").textContent = digits(state.noise);
   for (const button of document.querySelectorAll("[data-kind][aria-pressed]")) button.setAttribute("aria-pressed", String(button.dataset.kind === state.kind));
   $("ahead").textContent = none || queries.t === LAST ? "pale: loops still to come" : `pale: loops still to come, computing ${queries.t} of ${LAST}`;
-  $("shift").setAttribute("aria-pressed", String(state.shift !== 0));
-  $("truth-key").hidden = !state.truth;
+  $("shift").textContent = state.shift ? "Move all points back" : "Move all points right";
+  $("truth-key").hidden = $("truth-error").hidden = !state.truth;
   $("rival-key").textContent = rivalCurve ? state.rival : "";
   $("rival-error").textContent = Number.isFinite(rivalError) ? state.rival : "";
   const { errors, typical, changes } = queries;
@@ -112,7 +112,7 @@ function render() {
   else if (ready === state.t) {
     const dark = moves ? mean(moves.map((move) => Number(move > AT_REST))) : 0;
     $("story").textContent = story({ t: state.t, changes, dark, errors, where: DATA.task.varied ? " between the grey bands" : "", most: MOST_LOOPS });
-  }
+  } else $("story").textContent = `Computing loop ${state.t} …`; // the words of the curve before this one would be wrong
 }
 
 /** New points of a hidden function of this kind. */
@@ -252,7 +252,7 @@ addEventListener("resize", () => {
 preset(DATA.task.varied ? "wave" : "proportional");
 for (const loop of [1, 5, MOST_LOOPS, LAST]) {
   const mark = document.createElement("span");
-  mark.textContent = loop === MOST_LOOPS ? `${loop}: end of training` : loop;
+  mark.textContent = loop === MOST_LOOPS ? `${loop}: most in training` : loop;
   mark.style.setProperty("--at", (loop - 1) / (LAST - 1));
   mark.classList.toggle("last", loop === LAST);
   $("marks").append(mark);

@@ -17,7 +17,7 @@ function story({ t, changes, dark, errors, where, most }) {
   else if (move > AT_REST) text = `Loop ${t}: closing in; this loop ${by}.`;
   else {
     text = `Loop ${t}: the curve has come to rest${dark ? ", on average" : ""}${t > most ? `, and it was never trained with more than ${most} loops` : ""}.`;
-    if (dark) text += " Where the strip is coloured it still moves.";
+    if (dark) text += " Where the strip under the plane is coloured, it still moves.";
   }
   if (Number.isFinite(error)) {
     const ratio = errors[0] / error;

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from looped.files import read_json, read_tensors, write_bytes, write_json, write_tensors
+from looped.files import read_json, read_tensors, regular, write_bytes, write_json, write_tensors
 
 TENSORS = {
     "model/a": torch.arange(6.0).reshape(2, 3),
@@ -183,3 +183,11 @@ def test_json_keeps_every_value_and_puts_plain_lists_on_one_line(tmp_path):
     assert json.loads(text) == data
     assert '"x": [1, 2.5, null]' in text
     assert '"y": [true]' in text
+
+
+def test_a_link_that_leads_back_to_itself_is_refused(tmp_path):
+    link = tmp_path / "weights"
+    link.symlink_to(link)
+    with pytest.raises(ValueError, match="weights is a link that leads back to itself"):
+        regular(link)
+    assert regular(tmp_path / "nothing") == tmp_path / "nothing"

@@ -197,10 +197,16 @@ def quoted(path: Path) -> str:
 
 def regular(path: Path) -> Path:
     """The path, unless a pipe, a socket or a device lies there: reading one may never end."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    try:
         mode = os.stat(path).st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise ValueError(f"{path} is a pipe or a device. Remove it, or restore the file from a copy.")
+    except (FileNotFoundError, NotADirectoryError):
+        return path
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise ValueError(f"{path} is a link that leads back to itself. Restore the file from a copy.") from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise ValueError(f"{path} is a pipe or a device. Remove it, or restore the file from a copy.")
     return path
 
 

@@ -82,7 +82,7 @@ def edit(draw: random.Random, file: Path) -> str:
     first, newline, rest = file.read_text().partition("\n") if file.suffix == ".jsonl" else (file.read_text(), "", "")
     try:
         data = json.loads(first)
-    except ValueError:
+    except (ValueError, RecursionError):  # cut off, or damaged to be nested deep
         return scramble(draw, file)
     change, what = draw.choice(("set", "set", "set", "drop", "add", "whole")), draw.choice(ANYTHING)
     places = list(_places(data))

@@ -16,6 +16,8 @@ from typing import Any
 Label = str | int | float | bool
 X = int | float
 """A place on an axis."""
+LARGEST = 1e150
+"""Its square is finite in float64."""
 
 
 class Cell(Mapping[str, Label]):
@@ -93,10 +95,15 @@ class Series:
         for name in names:
             if not all(number is None or type(number) in (int, float) for number in data[name]):
                 raise ValueError(f"`{name}` of a series holds something that is no number")
-        numbers = {name: tuple(math.inf if number is None else number for number in data[name]) for name in names}
+        numbers = {name: tuple(map(_finite_or_inf, data[name])) for name in names}
         draws = tuple(map(_numbers, data["draws"])) if "draws" in data else None
         x, seed = tuple(data.get("x", ())), data.get("seed")
         return Series(cell=Cell(data["cell"]), quantity=data["quantity"], seed=seed, x=x, draws=draws, **numbers)
+
+
+def _finite_or_inf(number: float | None) -> float:
+    """What is not finite is written as None; a number whose square is not finite counts as such."""
+    return math.inf if number is None or abs(number) > LARGEST else number
 
 
 def _line(numbers: Sequence[float]) -> str:

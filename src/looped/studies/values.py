@@ -43,7 +43,8 @@ class Value:
         return models + (", 90% interval over prompts" if self.low != self.high else "")
 
     def __str__(self) -> str:
-        spread = f" [{self.low:.3g}, {self.high:.3g}]" if self.low != self.high else ""
+        known = self.low != self.high and math.isfinite(self.mean)
+        spread = f" [{self.low:.3g}, {self.high:.3g}]" if known else ""
         return f"{self.mean:.3g}{spread}"
 
 

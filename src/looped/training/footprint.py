@@ -15,6 +15,8 @@ from looped.training.joining import few_prompts
 
 IN_TRAINING = 4
 """A weight in training is four numbers: itself, its gradient, and two running means of the optimiser."""
+MEASURED = 1000
+"""Pairs of a prompt that are measured at most."""
 
 
 def check_weights_fit(config: ModelConfig, *, copies: int = 1) -> None:
@@ -32,13 +34,17 @@ def check_step_fits(model: LoopedModel, experiment: Experiment, num_models: int)
     """Refuse a training whose step keeps more activations for the backward pass than the memory holds.
 
     bytes = models * batch * (first + (loops with gradient - 1) * one more),  both measured on one prompt
+
+    Of a long prompt only the first pairs are measured: what a step keeps grows at least as fast as its prompts.
     """
     train, loops = experiment.train, experiment.model.loops
-    prompt = few_prompts(model, experiment, 0).rows(slice(1))
+    whole = few_prompts(model, experiment, 0).rows(slice(1))
+    prompt = whole.head(MEASURED)
     first = _saved_bytes(lambda copied: copied(prompt, loops=1), model)
     back = 1 if train.gradient is not None else min(train.grad or loops, loops)
     more = _saved_bytes(lambda copied: copied(prompt, loops=2), model) - first if back > 1 else 0
-    needed = num_models * train.batch * (first + (back - 1) * more)
+    longer = whole.num_positions / prompt.num_positions
+    needed = num_models * train.batch * longer * (first + (back - 1) * more)
     size = f"{train.batch:,} prompts of {train.points:,} pairs" + (f" for {num_models} models" * (num_models > 1))
     check_memory(needed, f"a step of {size}", "Lower `train.batch`, `train.points`, or `train.grad`.")
 
